@@ -3,10 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use mesh_db::Location;
+use mesh_db::DatabaseConfig;
 use mesh_runtime::RenamedKeys;
-use serde::Deserialize;
-use serde::de::IgnoredAny;
+use serde::{Deserialize, Serialize};
 
 /// The section with every key, its default and a comment.
 pub const DEFAULTS: &str = include_str!("../config/default.toml");
@@ -14,7 +13,7 @@ pub const DEFAULTS: &str = include_str!("../config/default.toml");
 pub const RENAMED_KEYS: RenamedKeys = &[("database_url", "db.url")];
 
 /// `[cost-engine]`
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
     /// The price book, relative to the configuration file. Empty: no costs are computed.
@@ -27,31 +26,7 @@ pub struct Config {
     /// Maximum number of messages in one transaction.
     pub batch_size: usize,
     /// Database of the costs.
-    pub db: Database,
-    /// The former name of `db.url`.
-    database_url: Option<IgnoredAny>,
-}
-
-/// `[cost-engine.db]`
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Database {
-    /// `sqlite:<path>` or `postgres://…`; empty for `cost-engine.db` in the data directory.
-    pub url: String,
-}
-
-impl Database {
-    /// Location of the database. A relative path starts in the data directory.
-    ///
-    /// # Errors
-    /// The fault. The text does not repeat the URL, which may hold a password.
-    pub fn location(&self, data_dir: &Path) -> Result<Location, String> {
-        let url = match self.url.as_str() {
-            "" => "sqlite:cost-engine.db",
-            url => url,
-        };
-        Location::parse(url, data_dir).map_err(|fault| format!("cost-engine.db.url: {fault}"))
-    }
+    pub db: DatabaseConfig,
 }
 
 impl Default for Config {
@@ -61,8 +36,7 @@ impl Default for Config {
             budgets: PathBuf::new(),
             reload_interval: Duration::from_secs(2),
             batch_size: 256,
-            db: Database::default(),
-            database_url: None,
+            db: DatabaseConfig::default(),
         }
     }
 }
@@ -87,13 +61,7 @@ impl Config {
                     .to_owned(),
             );
         }
-        if self.database_url.is_some() {
-            faults.push(
-                "cost-engine.database_url: renamed to cost-engine.db.url (`[cost-engine.db] url`)"
-                    .to_owned(),
-            );
-        }
-        faults.extend(self.db.location(Path::new("")).err());
+        faults.extend(self.db.location("cost-engine", Path::new("")).err());
         faults
     }
 }
@@ -117,7 +85,7 @@ mod tests {
             batch_size: 0,
             budgets: "budgets.d".into(),
             reload_interval: Duration::ZERO,
-            db: Database {
+            db: DatabaseConfig {
                 url: "mysql://u:secret@h/db".into(),
             },
             ..Config::default()
@@ -125,29 +93,5 @@ mod tests {
         let faults = config.faults();
         assert_eq!(faults.len(), 4);
         assert!(!faults.join(" ").contains("secret"));
-    }
-
-    #[test]
-    fn the_former_key_of_the_database_names_the_new_one() {
-        let config: Config = toml::from_str("database_url = \"sqlite:c.db\"").unwrap();
-        let faults = config.faults();
-        assert_eq!(faults.len(), 1);
-        assert!(faults[0].contains("cost-engine.db.url"), "{faults:?}");
-    }
-
-    #[test]
-    fn the_database_is_below_the_data_directory_by_default() {
-        let printed = |url: &str| {
-            let db = Database { url: url.into() };
-            db.location(Path::new("/data"))
-                .map(|location| location.to_string())
-        };
-        assert_eq!(printed(""), Ok("/data/cost-engine.db".into()));
-        assert_eq!(printed("sqlite:c.db"), Ok("/data/c.db".into()));
-        assert_eq!(
-            printed("postgres://mesh@db.example.org/costs"),
-            Ok("postgres://db.example.org:5432/costs".into())
-        );
-        assert!(printed("sqlite::memory:").is_err());
     }
 }

@@ -13,21 +13,12 @@ pub enum Error {
     /// Budgets are invalid.
     #[error("cost-engine.budgets")]
     Budgets(#[from] crate::budgets::files::BudgetsError),
-    /// The database cannot be opened or migrated.
+    /// The database cannot be used, or refuses a statement.
     #[error(transparent)]
-    Open(#[from] mesh_db::Error),
+    Database(#[from] mesh_db::Error),
     /// The database took too long to store a batch.
     #[error("write costs: no answer within {0:?}; is the database reachable?")]
     TooSlow(Duration),
-    /// The database refuses an operation.
-    #[error("{action}")]
-    Database {
-        /// The operation.
-        action: &'static str,
-        /// Cause.
-        #[source]
-        source: sqlx::Error,
-    },
     /// A stored value is not a valid message, so another program wrote it.
     #[error("{action}: stored message of {run} is damaged")]
     Damaged {
@@ -45,14 +36,13 @@ impl Error {
     /// True if the database may recover by itself: it is restarting, or unreachable.
     pub fn is_unavailable(&self) -> bool {
         match self {
-            Self::Open(error) => error.is_unavailable(),
+            Self::Database(error) => error.is_unavailable(),
             Self::TooSlow(_) => true,
-            Self::Database { source, .. } => mesh_db::is_unavailable(source),
             Self::PriceBook(_) | Self::Budgets(_) | Self::Damaged { .. } => false,
         }
     }
 
     pub(crate) fn database(action: &'static str) -> impl FnOnce(sqlx::Error) -> Self {
-        move |source| Self::Database { action, source }
+        move |source| mesh_db::Error::statement(action)(source).into()
     }
 }

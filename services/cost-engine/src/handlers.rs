@@ -13,7 +13,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mesh_bus::{BatchHandler, Disposition, Message};
-use mesh_db::pool::Connection;
 use mesh_events::proto::mesh::job::v1::Job;
 use mesh_events::{Event, EventType, RunKey};
 use mesh_runtime::Condition;
@@ -66,27 +65,17 @@ impl BatchHandler for JobEvents {
 
 impl JobEvents {
     async fn handle_all(&self, messages: &[Message]) -> Result<Vec<Disposition>, Error> {
-        let mut writer = self.store.writer().await?;
-        let handled = self.try_handle(&mut writer, messages);
+        // Boxed: it holds decoded events of a batch.
+        let handled = Box::pin(self.try_handle(messages));
         let handled = tokio::time::timeout(ATTEMPT_TIMEOUT, handled).await;
-        let handled = handled.unwrap_or(Err(Error::TooSlow(ATTEMPT_TIMEOUT)));
-        if handled.is_err() {
-            // SQLite ends a transaction by itself when the disk is full. sqlx does not notice, and begins no more transactions on this
-            // connection. A connection to a server may be in the middle of an answer.
-            writer.close_on_drop();
-        }
-        handled
+        handled.unwrap_or(Err(Error::TooSlow(ATTEMPT_TIMEOUT)))
     }
 
-    async fn try_handle(
-        &self,
-        writer: &mut Connection,
-        messages: &[Message],
-    ) -> Result<Vec<Disposition>, Error> {
+    async fn try_handle(&self, messages: &[Message]) -> Result<Vec<Disposition>, Error> {
         // The same book for the whole batch.
         let book = Arc::clone(&self.book.borrow());
         let events: Vec<_> = messages.iter().map(Message::event).collect();
-        let mut batch = Batch::new(self.store.begin(writer).await?, book);
+        let mut batch = Batch::new(self.store.begin().await?, book);
         let runs: Vec<_> = events.iter().flatten().filter_map(run_of).collect();
         let keys: Vec<_> = runs
             .iter()

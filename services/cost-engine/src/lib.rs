@@ -36,13 +36,13 @@ mod vectors;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
-use mesh_bus::{Backoff, Bus};
+use mesh_bus::Bus;
 use mesh_db::Location;
+use mesh_db::damage::RecoveryMarker;
 use mesh_events::catalogue::SLURM_EVENTS;
 use mesh_runtime::{
-    BoxError, Condition, Context, ReloadTimer, RenamedKeys, RunningService, Service,
+    BoxError, Context, DatabaseStart, ReloadTimer, RenamedKeys, RunningService, Service,
 };
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
@@ -54,12 +54,10 @@ use adapters::Store;
 use budgets::evaluator::{BudgetEvaluator, DailyFacts, Evaluation};
 use budgets::open_costs::CostCurves;
 use budgets::watcher::BudgetWatcher;
+use error::Error;
 use handlers::JobEvents;
 use outbox::Outbox;
 use price_book_watcher::PriceBookWatcher;
-
-/// Delay before an unavailable database is retried.
-const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A price book with every feature, as a template for a site's own.
 pub const EXAMPLE_PRICE_BOOK: &str = include_str!("../examples/price-book.toml");
@@ -71,6 +69,7 @@ pub const EXAMPLE_BUDGETS: &str = include_str!("../examples/budgets.toml");
 pub struct CostEngineService;
 
 impl Service for CostEngineService {
+    type Config = Config;
     const NAME: &'static str = "cost-engine";
     const DEFAULTS: &'static str = config::DEFAULTS;
     const RENAMED_KEYS: RenamedKeys = config::RENAMED_KEYS;
@@ -81,10 +80,8 @@ impl Service for CostEngineService {
     }
 
     fn database_file(context: &Context) -> Result<Option<PathBuf>, BoxError> {
-        Ok(match configuration(context)?.location {
-            Location::Sqlite(path) => Some(path),
-            Location::Postgres(_) => None,
-        })
+        let location = configuration(context)?.location;
+        Ok(location.file().map(Path::to_owned))
     }
 
     const REMEDY: &'static str = "costs on damaged pages are lost until they are restored from the ledger and computed again from the bus (14 days): stop the cost-engine (or `smesh up`), run `smesh recover cost-engine`, start it again";
@@ -101,8 +98,6 @@ impl Service for CostEngineService {
             budgets,
         } = configuration(&context)?;
         metrics::describe();
-        // Registered before the first readiness request: not ready until the database is open.
-        let database = context.health.condition("cost-engine.database");
         if let Some(follower) = &prices {
             tracing::info!(
                 price_book = follower.book.borrow().label(),
@@ -110,18 +105,11 @@ impl Service for CostEngineService {
             );
         }
         let store = Store::connect(&location)?;
-        let prepared = match prepare(&store, prices.as_ref()).await {
-            Ok(()) => true,
-            // The other services need not wait for the database. `run` waits for it.
-            Err(error) if store.is_shared() && error.is_unavailable() => {
-                tracing::warn!(
-                    error = mesh_runtime::error_chain(&error),
-                    "database unavailable"
-                );
-                false
-            }
-            Err(error) => return Err(error.into()),
-        };
+        let is_shared = store.database.is_shared();
+        let mut database =
+            DatabaseStart::new(&context, Self::NAME, is_shared, Error::is_unavailable);
+        let prepared = prepare(&store, prices.as_ref());
+        database.try_prepare(prepared).await?;
         let bus = Bus::connect(&context.mesh.nats, Self::NAME).await?;
         context.watch_nats(Self::NAME, &bus);
         let book = prices.as_ref().map(|follower| follower.book.subscribe());
@@ -136,13 +124,9 @@ impl Service for CostEngineService {
             }),
         );
         let engine = CostEngine {
-            marker: match &location {
-                Location::Sqlite(file) => Some(marker(file)),
-                Location::Postgres(_) => None,
-            },
+            marker: location.file().map(RecoveryMarker::of),
             config,
             store: store.clone(),
-            prepared,
             database,
             bus,
             cluster: context.mesh.cluster.clone(),
@@ -154,7 +138,7 @@ impl Service for CostEngineService {
             run: Box::pin(async move {
                 let ended = engine.run(prices, budgets).await;
                 // In every case: an unclosed file leaves its log unmerged.
-                store.close().await;
+                store.database.close().await;
                 ended
             }),
         })
@@ -171,24 +155,16 @@ pub async fn restore(context: &Context, file: PathBuf) -> Result<restore::Restor
     Ok(restore::Restore::open(file, currency.unwrap_or_default()).await?)
 }
 
-/// Makes the next start compute the costs that the recovered file lacks from the events on the bus.
-///
-/// # Errors
-/// If the marker next to the file cannot be written.
-pub fn recompute(file: &Path) -> std::io::Result<()> {
-    std::fs::write(marker(file), "")
-}
-
-fn marker(file: &Path) -> PathBuf {
-    PathBuf::from(format!("{}.compute-again", file.display()))
-}
-
 /// Creates the tables in a new file.
 ///
 /// # Errors
 /// If it cannot be written.
 pub async fn prepare_file(path: PathBuf) -> Result<(), BoxError> {
-    Store::open(&Location::Sqlite(path)).await?.close().await;
+    Store::open(&Location::Sqlite(path))
+        .await?
+        .database
+        .close()
+        .await;
     Ok(())
 }
 
@@ -203,7 +179,10 @@ struct Configuration {
 fn configuration(context: &Context) -> Result<Configuration, BoxError> {
     let config: Config = context.section(CostEngineService::NAME)?;
     let faults = config.faults();
-    let location = match config.db.location(&context.mesh.data_dir) {
+    let location = match config
+        .db
+        .location(CostEngineService::NAME, &context.mesh.data_dir)
+    {
         Ok(location) if faults.is_empty() => location,
         _ => return Err(context.faults(&faults).into()),
     };
@@ -211,13 +190,13 @@ fn configuration(context: &Context) -> Result<Configuration, BoxError> {
         None
     } else {
         let path = context.relative(&config.price_book);
-        Some(PriceBookWatcher::new(path).map_err(error::Error::from)?)
+        Some(PriceBookWatcher::new(path).map_err(Error::from)?)
     };
     let budgets = match &prices {
         Some(follower) if !config.budgets.as_os_str().is_empty() => {
             let folder = context.relative(&config.budgets);
             let watcher = BudgetWatcher::new(folder, &follower.book.borrow());
-            Some(watcher.map_err(error::Error::from)?)
+            Some(watcher.map_err(Error::from)?)
         }
         _ => None,
     };
@@ -230,8 +209,8 @@ fn configuration(context: &Context) -> Result<Configuration, BoxError> {
 }
 
 /// Migrates the tables and stores the content of the price book.
-async fn prepare(store: &Store, prices: Option<&PriceBookWatcher>) -> Result<(), error::Error> {
-    store.prepare().await?;
+async fn prepare(store: &Store, prices: Option<&PriceBookWatcher>) -> Result<(), Error> {
+    store.database.prepare().await?;
     match prices {
         Some(follower) => follower.admit(store).await,
         None => Ok(()),
@@ -239,12 +218,11 @@ async fn prepare(store: &Store, prices: Option<&PriceBookWatcher>) -> Result<(),
 }
 
 struct CostEngine {
-    /// Its presence requests recomputing everything. `None` on a database server.
-    marker: Option<PathBuf>,
+    /// If set, costs that the recovered file lacks are computed from the bus. `None` on a database server.
+    marker: Option<RecoveryMarker>,
     config: Config,
     store: Store,
-    prepared: bool,
-    database: Condition,
+    database: DatabaseStart<Error>,
     bus: Bus,
     /// Cluster of this process.
     cluster: String,
@@ -263,24 +241,25 @@ impl CostEngine {
             marker,
             config,
             store,
-            prepared,
-            database,
+            mut database,
             bus,
             cluster,
             evaluation,
             shutdown,
         } = self;
-        if !prepared && !open(&store, prices.as_ref(), &database, &shutdown).await? {
+        let prepared = || prepare(&store, prices.as_ref());
+        if !database.finish(prepared, &shutdown).await? {
             return Ok(());
         }
+        let database = database.condition;
         database.ok();
         if let Err(mesh_bus::Error::Cancelled) = bus.ready(&shutdown).await {
             return Ok(());
         }
-        if let Some(marker) = marker.filter(|marker| marker.exists()) {
+        if let Some(marker) = marker.filter(RecoveryMarker::is_set) {
             bus.recreate_consumer(SLURM_EVENTS, CostEngineService::NAME)
                 .await?;
-            std::fs::remove_file(&marker)?;
+            marker.clear()?;
             tracing::info!("database was recovered, computing what it lacks from the bus");
         }
         let outbox = Outbox::default();
@@ -333,27 +312,5 @@ impl CostEngine {
         }
         bus.close().await;
         Ok(())
-    }
-}
-
-/// Waits for the database. False if shut down before.
-async fn open(
-    store: &Store,
-    prices: Option<&PriceBookWatcher>,
-    database: &Condition,
-    shutdown: &CancellationToken,
-) -> Result<bool, error::Error> {
-    let mut backoff = Backoff::fixed(RETRY_INTERVAL);
-    loop {
-        match prepare(store, prices).await {
-            Ok(()) => return Ok(true),
-            Err(error) if error.is_unavailable() => {
-                database.fail(mesh_runtime::error_chain(&error))
-            }
-            Err(error) => return Err(error),
-        }
-        if !backoff.wait(shutdown).await {
-            return Ok(false);
-        }
     }
 }

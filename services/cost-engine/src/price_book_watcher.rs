@@ -67,7 +67,7 @@ impl PriceBookWatcher {
                 ReloadOutcome::Used
             }
             Err(error) => {
-                if matches!(error, Error::Database { .. }) {
+                if matches!(error, Error::Database(_)) {
                     // The book is not at fault. It is read again at the next poll.
                     self.seen = before;
                 }

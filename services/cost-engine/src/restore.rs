@@ -42,8 +42,7 @@ impl Restore {
     /// # Errors
     /// If the database refuses.
     pub async fn add(&mut self, events: &[Event]) -> Result<(), Error> {
-        let mut writer = self.store.writer().await?;
-        let mut transaction = self.store.begin(&mut writer).await?;
+        let mut transaction = self.store.begin().await?;
         for event in events {
             let Some(run) = run_of(event) else { continue };
             let key = run.entity_key();
@@ -69,12 +68,12 @@ impl Restore {
 
     /// Closes the database.
     pub async fn close(self) {
-        self.store.close().await;
+        self.store.database.close().await;
     }
 
     async fn cost(
         &self,
-        transaction: &mut Transaction<'_>,
+        transaction: &mut Transaction,
         event: &Event,
         cost: &CostEvent,
         run: &str,
@@ -158,7 +157,7 @@ impl Restore {
 }
 
 /// What a job event changes of a run apart from its costs.
-async fn job(transaction: &mut Transaction<'_>, event: &Event, run: &str) -> Result<(), Error> {
+async fn job(transaction: &mut Transaction, event: &Event, run: &str) -> Result<(), Error> {
     let (Ok(kind), Some(job)) = (event.kind(), event.job()) else {
         return Ok(());
     };

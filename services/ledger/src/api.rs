@@ -11,6 +11,7 @@ mod fields;
 mod follow;
 mod grpc;
 mod json;
+mod kpis;
 pub mod openapi;
 mod pages;
 mod params;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use mesh_db::Location;
 use mesh_events::subject;
 use mesh_runtime::RenamedKeys;
+use secret_file::LoginUrl;
 use serde::{Deserialize, Serialize};
 
 use crate::adapters::DEFAULT_QUERY_TIMEOUT;
@@ -104,7 +105,7 @@ pub struct RetentionConfig {
     /// True to erase content without writing archives.
     pub erase: bool,
     /// The database of `db.url` with a role that may delete payloads; `db.url` if empty.
-    pub url: String,
+    pub url: LoginUrl,
 }
 
 /// `[ledger.checkpoint]`
@@ -139,9 +140,9 @@ pub struct WitnessConfig {
 #[serde(deny_unknown_fields, default)]
 pub struct Database {
     /// `sqlite:<path>` or `postgres://…`; `ledger.db` in the data directory if empty.
-    pub url: String,
+    pub url: LoginUrl,
     /// The database of `url` with a read-only role; `url` if empty.
-    pub reader_url: String,
+    pub reader_url: LoginUrl,
     /// Maximum number of concurrent queries.
     pub readers: u32,
     /// Query timeout.
@@ -279,8 +280,8 @@ fn witness(config: &WitnessConfig) -> Result<Witness, String> {
 impl Default for Database {
     fn default() -> Self {
         Self {
-            url: String::new(),
-            reader_url: String::new(),
+            url: LoginUrl::default(),
+            reader_url: LoginUrl::default(),
             readers: 4,
             query_timeout: DEFAULT_QUERY_TIMEOUT,
         }

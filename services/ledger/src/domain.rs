@@ -9,6 +9,7 @@ pub mod gap;
 pub mod history_audit;
 pub mod job_history;
 pub mod keys;
+pub mod kpis;
 pub mod node_history;
 pub mod nodes;
 pub mod order;

@@ -31,14 +31,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use mesh_bus::Bus;
-use mesh_runtime::{BoxError, Condition, Context, RenamedKeys, RunningService, Service};
+use mesh_runtime::{BoxError, Context, DatabaseStart, RenamedKeys, RunningService, Service};
 
 /// SQL that creates the roles of a ledger on PostgreSQL, and grants their rights.
 pub const POSTGRES_ROLES: &str = include_str!("../migrations/postgres_roles.sql");
 
 pub use adapters::{
-    BackfillProgress, Class, PUBLISHED, Store, TrustAnchors, UnverifiedLedger, VerifyError,
-    VerifyProgress, VerifyReport, verify_database, verify_database_with, verify_everything,
+    BackfillProgress, Class, INTEGRITY_CACHE_KIB, PUBLISHED, Store, TrustAnchors, UnverifiedLedger,
+    VerifyError, VerifyProgress, VerifyReport, verify_database, verify_database_with,
+    verify_everything,
 };
 pub use config::{CheckpointConfig, Config, ReplayConfig, WitnessConfig};
 pub use domain::verify::{Fault, FirstFault, VerifiedLedger};
@@ -59,6 +60,7 @@ use retention_schedule::RetentionSchedule;
 pub struct LedgerService;
 
 impl Service for LedgerService {
+    type Config = Config;
     const NAME: &'static str = "ledger";
     const DEFAULTS: &'static str = config::DEFAULTS;
     const RENAMED_KEYS: RenamedKeys = config::RENAMED_KEYS;
@@ -71,10 +73,8 @@ impl Service for LedgerService {
 
     fn database_file(context: &Context) -> Result<Option<PathBuf>, BoxError> {
         let config = configuration(context)?;
-        Ok(match config.database(&context.mesh.data_dir)? {
-            Location::Sqlite(path) => Some(path),
-            Location::Postgres(_) => None,
-        })
+        let location = config.database(&context.mesh.data_dir)?;
+        Ok(location.file().map(Path::to_owned))
     }
 
     const REMEDY: &'static str = "entries on damaged pages can no longer be verified: stop the ledger (or `smesh up`) and restore the file from a backup; entries of the last 14 days come from the bus; `smesh verify` lists the damaged entries";
@@ -86,23 +86,13 @@ impl Service for LedgerService {
     async fn start(context: Context) -> Result<RunningService, BoxError> {
         let config = configuration(&context)?;
         metrics::describe();
-        // Registered first: not ready until the ledger is open.
-        let database = context.health.condition("ledger.database");
         let location = config.database(&context.mesh.data_dir)?;
         let (reader, db) = (config.reader()?, &config.db);
         let store = Store::connect_with(&location, reader.as_ref(), db.readers, db.query_timeout)?;
-        let prepared = match store.prepare().await {
-            Ok(()) => true,
-            // `run` waits for the database, so that other services can start.
-            Err(error) if store.is_shared() && error.is_unavailable() => {
-                tracing::warn!(
-                    error = mesh_runtime::error_chain(&error),
-                    "ledger database unavailable"
-                );
-                false
-            }
-            Err(error) => return Err(error.into()),
-        };
+        let is_shared = store.is_shared();
+        let mut database =
+            DatabaseStart::new(&context, Self::NAME, is_shared, Error::is_unavailable);
+        database.try_prepare(store.prepare()).await?;
         tracing::info!(%location, "ledger opened");
         let bus = Bus::connect(&context.mesh.nats, Self::NAME).await?;
         let events = Events::new(
@@ -134,11 +124,7 @@ impl Service for LedgerService {
         let index_backfill = IndexBackfill::new(store.clone());
         let router = index_backfill.guard(router);
         let tasks = (checkpointer, replayer);
-        let startup = Startup {
-            prepared,
-            index_backfill,
-            database,
-        };
+        let startup = (database, index_backfill);
         Ok(RunningService {
             router,
             run: Box::pin(async move {
@@ -160,13 +146,6 @@ fn configuration(context: &Context) -> Result<Config, BoxError> {
     Ok(config)
 }
 
-/// Work left before the ledger is open.
-struct Startup {
-    prepared: bool,
-    index_backfill: IndexBackfill,
-    database: Condition,
-}
-
 /// Consumes both streams until shutdown.
 async fn run(
     context: Context,
@@ -174,19 +153,15 @@ async fn run(
     store: &Store,
     config: Config,
     (checkpointer, replayer): (Checkpointer, Replayer),
-    startup: Startup,
+    (mut database, index_backfill): (DatabaseStart<Error>, IndexBackfill),
 ) -> Result<(), BoxError> {
     context.watch_nats(LedgerService::NAME, &bus);
-    let Startup {
-        prepared,
-        index_backfill,
-        database,
-    } = startup;
     let reading = context.health.condition("ledger.reading");
     let shutdown = &context.shutdown;
-    if !prepared && !replica_poller::open(store, &database, shutdown).await? {
+    if !database.finish(|| store.prepare(), shutdown).await? {
         return Ok(());
     }
+    let database = database.condition;
     if !index_backfill.run(&database, shutdown).await? {
         return Ok(());
     }

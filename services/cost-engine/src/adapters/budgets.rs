@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use mesh_db::pool::{Access, Transaction as Snapshot};
+use mesh_db::pool::{Access, Conn, Transaction as Snapshot};
 use mesh_db::sql::{Row, Sql};
 
 use super::people::read_people;
@@ -61,14 +61,14 @@ impl Store {
         periods: &[Interval],
     ) -> Result<BudgetFacts, Error> {
         const ACTION: &str = "read costs for budgets";
-        let mut reader = self.reader(ACTION).await?;
+        let mut reader = self.database.reader(ACTION).await?;
         let snapshot = reader.begin(Access::Snapshot).await;
         let mut snapshot = snapshot.map_err(Error::database(ACTION))?;
         let all = Filter::all();
         let mut facts = BudgetFacts {
             open: read_open_runs(&mut snapshot, &all).await?,
             people: read_people(&mut snapshot).await?,
-            states: states(&mut snapshot, None).await?,
+            states: states(snapshot.conn(), None).await?,
             ..BudgetFacts::default()
         };
         for period in periods {
@@ -90,7 +90,7 @@ impl Store {
     pub async fn accounts(&self) -> Result<std::collections::BTreeSet<String>, Error> {
         const ACTION: &str = "read accounts";
         let sql = Sql::new("SELECT DISTINCT account FROM runs");
-        let rows = self.rows(ACTION, &sql).await?;
+        let rows = self.database.rows(ACTION, &sql).await?;
         let accounts: Result<_, sqlx::Error> = rows.iter().map(|row| row.get("account")).collect();
         accounts.map_err(Error::database(ACTION))
     }
@@ -127,7 +127,7 @@ async fn sums_by_keys(
 
 /// The states of all budgets, or of some.
 async fn states(
-    snapshot: &mut Snapshot<'_>,
+    connection: Conn<'_>,
     budgets: Option<Vec<String>>,
 ) -> Result<Vec<BudgetState>, Error> {
     let sql = Sql::new(
@@ -151,14 +151,14 @@ async fn states(
             events: number("events")?,
         })
     };
-    let states: Result<_, sqlx::Error> = match snapshot.conn().rows(&sql).await {
+    let states: Result<_, sqlx::Error> = match connection.rows(&sql).await {
         Ok(rows) => rows.iter().map(read).collect(),
         Err(error) => Err(error),
     };
     states.map_err(Error::database("read budgets"))
 }
 
-impl Transaction<'_> {
+impl Transaction {
     /// Locks budgets against other processes until the end of the transaction, and reads their states.
     ///
     /// # Errors
@@ -174,7 +174,7 @@ impl Transaction<'_> {
             .collect();
         self.lock(&keys).await?;
         let mut by_name: HashMap<String, Vec<BudgetState>> = HashMap::new();
-        for state in states(self.inner(), Some(names)).await? {
+        for state in states(self.conn(), Some(names)).await? {
             by_name.entry(state.budget.clone()).or_default().push(state);
         }
         Ok(by_name)

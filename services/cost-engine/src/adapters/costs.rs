@@ -86,7 +86,7 @@ pub struct AdjustmentRow<'a> {
     pub at: DateTime<Utc>,
 }
 
-impl Transaction<'_> {
+impl Transaction {
     /// True if the run has a cost of this kind.
     ///
     /// # Errors
@@ -249,7 +249,7 @@ impl Transaction<'_> {
                     id.into(),
                     body.into(),
                     traceparent.into(),
-                    self.instance.into(),
+                    (&*self.instance).into(),
                     Utc::now().timestamp_millis().into(),
                 ])
                 .push(")");

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use chrono::Utc;
-use mesh_db::pool::Access;
 use mesh_db::sql::{Row, Sql};
 use mesh_events::Event;
 use prost::Message as _;
@@ -48,7 +47,7 @@ impl Store {
                 row.get("traceparent")?,
             ))
         };
-        let rows = self.rows(ACTION, &sql).await?;
+        let rows = self.database.rows(ACTION, &sql).await?;
         rows.iter()
             .map(|row| {
                 let (id, body, traceparent) = read(row).map_err(Error::database(ACTION))?;
@@ -67,21 +66,10 @@ impl Store {
     /// # Errors
     /// If the database refuses. The events are then published again, with the same ids.
     pub async fn remove_published(&self, ids: Vec<String>) -> Result<(), Error> {
-        const ACTION: &str = "delete from outbox";
-        let mut writer = self.writer().await?;
-        let removed = async {
-            let mut transaction = writer.begin(Access::Write).await?;
-            let sql = Sql::new("DELETE FROM outbox WHERE event_id").any_of(ids);
-            transaction.conn().execute(&sql).await?;
-            transaction.commit().await
-        }
-        .await;
-        if removed.is_err() {
-            // SQLite ends a transaction by itself when the disk is full. sqlx does not notice, and begins no more transactions on this
-            // connection.
-            writer.close_on_drop();
-        }
-        removed.map_err(Error::database(ACTION))
+        let sql = Sql::new("DELETE FROM outbox WHERE event_id").any_of(ids);
+        let delete = "delete from outbox";
+        self.database.change(delete, sql, Vec::new()).await?;
+        Ok(())
     }
 }
 
@@ -99,8 +87,7 @@ mod tests {
             .unwrap();
         let now = Utc::now();
         let hour = Duration::from_secs(3_600);
-        let mut writer = store.writer().await.unwrap();
-        let mut transaction = writer.begin(Access::Write).await.unwrap();
+        let mut transaction = store.database.begin().await.unwrap();
         for (id, made_at) in [
             ("ahead", now + hour),
             ("just now", now),
@@ -125,7 +112,6 @@ mod tests {
             transaction.conn().execute(&sql).await.unwrap();
         }
         transaction.commit().await.unwrap();
-        drop(writer);
         let found = store.unpublished(10).await.unwrap();
         let ids: Vec<String> = found.into_iter().map(|found| found.event.id).collect();
         // The process that created a recent event may still be about to publish it.

@@ -54,7 +54,7 @@ impl Store {
     /// If the database refuses.
     pub async fn people(&self) -> Result<People, Error> {
         const ACTION: &str = "read people";
-        let mut reader = self.reader(ACTION).await?;
+        let mut reader = self.database.reader(ACTION).await?;
         let snapshot = reader.begin(Access::Snapshot).await;
         read_people(&mut snapshot.map_err(Error::database(ACTION))?).await
     }
@@ -82,7 +82,7 @@ pub(super) async fn read_people(snapshot: &mut Snapshot<'_>) -> Result<People, E
     people.map(People).map_err(Error::database(ACTION))
 }
 
-impl Transaction<'_> {
+impl Transaction {
     /// Stores the person behind a Unix user, unless a newer event has named one. `at` is the time of the event in Unix seconds.
     ///
     /// # Errors

@@ -14,14 +14,15 @@ impl Store {
     pub async fn admit(&self, book: &PriceBook) -> Result<bool, Error> {
         const ACTION: &str = "store price book";
         let label = book.name_and_version();
-        let mut writer = self.writer().await?;
+        let begun = self.database.begin().await;
+        let mut transaction = begun.map_err(Error::database(ACTION))?;
         let sql = insert(&label, &book.text_digest, book)
             // Fills in the text of a book that was stored without it by an earlier version.
             .push(" ON CONFLICT (label) DO UPDATE SET content = excluded.content WHERE price_books.digest = excluded.digest AND price_books.content IS NULL");
-        let noted = writer.conn().execute(&sql).await;
+        let noted = transaction.conn().execute(&sql).await;
         noted.map_err(Error::database(ACTION))?;
         let sql = Sql::new("SELECT digest FROM price_books WHERE label = ").bind(&label);
-        let row = writer.conn().first(&sql).await;
+        let row = transaction.conn().first(&sql).await;
         let row = row.map_err(Error::database(ACTION))?;
         let known = row.map(|row| row.get::<String>("digest")).transpose();
         let is_known = known.map_err(Error::database(ACTION))?.as_ref() == Some(&book.text_digest);
@@ -29,9 +30,11 @@ impl Store {
             // Its series files may grow under the same version, so each content has its own row.
             let sql =
                 insert(&book.label(), &book.digest, book).push(" ON CONFLICT (label) DO NOTHING");
-            let noted = writer.conn().execute(&sql).await;
+            let noted = transaction.conn().execute(&sql).await;
             noted.map_err(Error::database(ACTION))?;
         }
+        let committed = transaction.commit().await;
+        committed.map_err(Error::database(ACTION))?;
         Ok(is_known)
     }
 }

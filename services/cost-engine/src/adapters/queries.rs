@@ -163,7 +163,7 @@ impl Store {
         if let Some(until) = filter.until {
             sql = sql.push(" AND at < ").bind(until);
         }
-        let rows = self.rows(ACTION, &by.grouped(sql)).await?;
+        let rows = self.database.rows(ACTION, &by.grouped(sql)).await?;
         let sums: Result<_, sqlx::Error> = rows.iter().map(read_sum).collect();
         sums.map_err(Error::database(ACTION))
     }
@@ -174,7 +174,7 @@ impl Store {
     /// If the database refuses, or a stored job cannot be decoded.
     pub async fn open_runs(&self, filter: &Filter) -> Result<Vec<OpenRun>, Error> {
         const ACTION: &str = "read open runs";
-        let mut reader = self.reader(ACTION).await?;
+        let mut reader = self.database.reader(ACTION).await?;
         let snapshot = reader.begin(Access::Snapshot).await;
         read_open_runs(&mut snapshot.map_err(Error::database(ACTION))?, filter).await
     }

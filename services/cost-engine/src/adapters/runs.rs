@@ -1,6 +1,8 @@
 //! Reads and writes runs for a batch of job events, in one transaction. Costs are in `costs`.
 
-use mesh_db::pool::{Access, Conn, Connection};
+use std::sync::Arc;
+
+use mesh_db::pool::{Conn, WriteTransaction};
 use mesh_db::sql::{Row, Sql, Value};
 use mesh_events::proto::mesh::job::v1::Job;
 use prost::Message as _;
@@ -12,10 +14,10 @@ use crate::error::Error;
 use crate::usage::{RunHistory, pricing_facts, tags};
 
 /// A database transaction. Rolled back unless [`Transaction::commit`] is called.
-pub struct Transaction<'c> {
-    inner: mesh_db::pool::Transaction<'c>,
+pub struct Transaction {
+    inner: WriteTransaction,
     /// Id of this process, for the outbox.
-    pub(super) instance: &'c str,
+    pub(super) instance: Arc<str>,
 }
 
 impl Store {
@@ -23,25 +25,20 @@ impl Store {
     ///
     /// # Errors
     /// If the database refuses.
-    pub async fn begin<'c>(
-        &'c self,
-        connection: &'c mut Connection,
-    ) -> Result<Transaction<'c>, Error> {
-        let begun = connection.begin(Access::Write).await;
+    pub async fn begin(&self) -> Result<Transaction, Error> {
+        let begun = self.database.begin().await;
         Ok(Transaction {
             inner: begun.map_err(Error::database("begin transaction"))?,
-            instance: &self.instance,
+            instance: Arc::clone(&self.instance),
         })
     }
 }
 
-impl<'c> Transaction<'c> {
-    pub(super) const fn inner(&mut self) -> &mut mesh_db::pool::Transaction<'c> {
-        &mut self.inner
+impl Transaction {
+    pub(super) fn conn(&mut self) -> Conn<'_> {
+        self.inner.conn()
     }
-}
 
-impl Transaction<'_> {
     /// Commits the transaction.
     ///
     /// # Errors
@@ -57,7 +54,7 @@ impl Transaction<'_> {
     /// # Errors
     /// If another process holds a lock for too long, or the database refuses.
     pub async fn lock(&mut self, runs: &[(String, String)]) -> Result<(), Error> {
-        if !matches!(self.inner.conn(), Conn::Postgres(_)) {
+        if !matches!(self.conn(), Conn::Postgres(_)) {
             return Ok(());
         }
         let mut keys: Vec<i64> = runs
@@ -69,7 +66,7 @@ impl Transaction<'_> {
         let sql = Sql::new("SELECT pg_advisory_xact_lock(key)::TEXT FROM UNNEST(")
             .bind(keys)
             .push(") AS key");
-        let locked = self.inner.conn().rows(&sql).await;
+        let locked = self.conn().rows(&sql).await;
         locked.map(drop).map_err(Error::database("lock runs"))
     }
 
@@ -89,7 +86,7 @@ impl Transaction<'_> {
             .push(" AND run = ")
             .bind(run)
             .push(" ORDER BY at");
-        let marks = self.inner.conn().rows(&sql).await;
+        let marks = self.conn().rows(&sql).await;
         let marks = marks.map_err(Error::database("read changes of run"))?;
         history(run, stored.as_ref(), &marks)
     }
@@ -191,12 +188,12 @@ impl Transaction<'_> {
         action: &'static str,
         sql: &Sql,
     ) -> Result<Option<Row>, Error> {
-        let row = self.inner.conn().first(sql).await;
+        let row = self.conn().first(sql).await;
         row.map_err(Error::database(action))
     }
 
     pub(super) async fn run(&mut self, action: &'static str, sql: &Sql) -> Result<u64, Error> {
-        let changed = self.inner.conn().execute(sql).await;
+        let changed = self.conn().execute(sql).await;
         changed.map_err(Error::database(action))
     }
 }

@@ -78,7 +78,7 @@ impl Store {
     ) -> Result<Vec<CostSum>, Error> {
         const ACTION: &str = "sum costs";
         let sql = within(sums(by, filter), slice);
-        let rows = self.rows(ACTION, &by.grouped(sql)).await?;
+        let rows = self.database.rows(ACTION, &by.grouped(sql)).await?;
         let sums: Result<_, sqlx::Error> = rows.iter().map(read_sum).collect();
         sums.map_err(Error::database(ACTION))
     }
@@ -92,7 +92,7 @@ impl Store {
         let sql = Sql::new(
             "SELECT MIN(at - charged_seconds) AS started FROM costs WHERE kind = 'finalized'",
         );
-        let rows = self.rows(ACTION, &filtered(sql, filter)).await?;
+        let rows = self.database.rows(ACTION, &filtered(sql, filter)).await?;
         let read = |row: &Row| row.get::<Option<i64>>("started");
         let started = rows.first().map(read).transpose();
         Ok(started.map_err(Error::database(ACTION))?.flatten())
@@ -104,7 +104,7 @@ impl Store {
     /// If the database refuses, or a stored job cannot be decoded.
     pub async fn cut_runs(&self, filter: &Filter, slice: Interval) -> Result<Vec<CutRun>, Error> {
         const ACTION: &str = "read costs of a slice";
-        let mut reader = self.reader(ACTION).await?;
+        let mut reader = self.database.reader(ACTION).await?;
         let snapshot = reader.begin(Access::Snapshot).await;
         read_cut_runs(
             &mut snapshot.map_err(Error::database(ACTION))?,
@@ -248,7 +248,7 @@ impl PriceBooks {
             return Ok(known.clone());
         }
         const ACTION: &str = "read price book";
-        let rows = self.store.rows(ACTION, &book_text(label)).await?;
+        let rows = self.store.database.rows(ACTION, &book_text(label)).await?;
         let text = rows.first().map(|row| row.get::<Option<String>>("content"));
         let text = text.transpose().map_err(Error::database(ACTION))?.flatten();
         let book = text

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use chrono::{DateTime, Datelike as _, Utc, Weekday};
-use mesh_db::pool::Connection;
 use prost::Message as _;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
@@ -301,15 +300,9 @@ impl BudgetEvaluator {
         if changed.is_empty() {
             return Ok(HashMap::new());
         }
-        let mut writer = self.store.writer().await?;
-        let stored = self.try_store(&mut writer, changed, people, time);
+        let stored = self.try_store(changed, people, time);
         let stored = tokio::time::timeout(STORE_TIMEOUT, stored).await;
-        let stored = stored.unwrap_or(Err(Error::TooSlow(STORE_TIMEOUT)));
-        if stored.is_err() {
-            // As after failed batches of job events.
-            writer.close_on_drop();
-        }
-        let (states, events) = stored?;
+        let (states, events) = stored.unwrap_or(Err(Error::TooSlow(STORE_TIMEOUT)))?;
         if events > 0 {
             self.outbox.notify();
         }
@@ -318,12 +311,11 @@ impl BudgetEvaluator {
 
     async fn try_store(
         &self,
-        writer: &mut Connection,
         changed: &[&Evaluated<'_>],
         people: &People,
         time: DateTime<Utc>,
     ) -> Result<(HashMap<String, PublishedState>, usize), Error> {
-        let mut transaction = self.store.begin(writer).await?;
+        let mut transaction = self.store.begin().await?;
         let names = changed.iter().map(|one| one.0.name.clone()).collect();
         let known_states = transaction.lock_budgets(names).await?;
         let (mut stored, mut published_events) = (HashMap::new(), Vec::new());

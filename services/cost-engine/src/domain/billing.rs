@@ -19,7 +19,7 @@ pub enum WeightRule {
     /// The sum of all amounts.
     #[default]
     Sum,
-    /// `MAX_TRES`: the largest node-specific amount, plus the global ones (licences, burst buffers).
+    /// `MAX_TRES`: the largest node-specific amount, plus the global ones (licenses, burst buffers).
     MaxTres,
     /// `MAX_TRES_GRES` (Slurm 25.05): all generic resources, plus the largest of the other node-specific amounts, plus the global
     /// ones.

@@ -31,33 +31,33 @@ impl CurveBuilder {
     }
 
     pub fn finish(self) -> CostCurve {
-        let (mut cost, mut rate, mut knots) = (Exact::zero(), Exact::zero(), Vec::new());
+        let (mut cost, mut rate, mut segments) = (Exact::zero(), Exact::zero(), Vec::new());
         let mut last = 0;
         for (at, change) in self.changes {
             cost += &rate * integer(at.abs_diff(last));
             rate += change / integer(SECONDS_PER_HOUR);
             last = at;
-            knots.push(Knot {
+            segments.push(Segment {
                 at,
                 cost: cost.clone(),
                 per_second: rate.clone(),
             });
         }
-        CostCurve::new(knots)
+        CostCurve::new(segments)
     }
 }
 
 /// Cost of a run since its start, at every moment. Before the first known second it is zero, after the last one it stays.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CostCurve {
-    knots: Vec<Knot>,
+    segments: Vec<Segment>,
     /// The same in integers. `None` if they do not fit.
     integers: Option<Integers>,
 }
 
-/// A change of the rate.
+/// A part of a curve with one rate.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Knot {
+struct Segment {
     at: i64,
     /// Cost until then.
     cost: Exact,
@@ -65,30 +65,30 @@ struct Knot {
     per_second: Exact,
 }
 
-/// Costs and rates of the knots with a common denominator.
+/// Costs and rates of the segments with a common denominator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Integers {
     denominator: i128,
-    knots: Vec<(i128, i128)>,
+    segments: Vec<(i128, i128)>,
 }
 
 impl CostCurve {
-    fn new(knots: Vec<Knot>) -> Self {
+    fn new(segments: Vec<Segment>) -> Self {
         Self {
-            integers: Integers::new(&knots),
-            knots,
+            integers: Integers::new(&segments),
+            segments,
         }
     }
 
     /// The curve with a surcharge or discount.
     #[must_use]
     pub fn times(self, factor: &Exact) -> Self {
-        let times = |knot: Knot| Knot {
-            at: knot.at,
-            cost: knot.cost * factor,
-            per_second: knot.per_second * factor,
+        let times = |segment: Segment| Segment {
+            at: segment.at,
+            cost: segment.cost * factor,
+            per_second: segment.per_second * factor,
         };
-        Self::new(self.knots.into_iter().map(times).collect())
+        Self::new(self.segments.into_iter().map(times).collect())
     }
 
     /// Cost from the start until a moment, rounded.
@@ -96,12 +96,12 @@ impl CostCurve {
     /// # Errors
     /// If the amount does not fit 64 bits.
     pub fn until(&self, time: i64) -> Result<Micros, PriceError> {
-        let after = self.knots.partition_point(|knot| knot.at <= time);
+        let after = self.segments.partition_point(|segment| segment.at <= time);
         let Some(position) = after.checked_sub(1) else {
             return Ok(Micros::ZERO);
         };
-        let knot = &self.knots[position];
-        let seconds = time.abs_diff(knot.at);
+        let segment = &self.segments[position];
+        let seconds = time.abs_diff(segment.at);
         if let Some(rounded) = self
             .integers
             .as_ref()
@@ -109,7 +109,7 @@ impl CostCurve {
         {
             return Ok(rounded);
         }
-        round_half_even(&(&knot.cost + &knot.per_second * integer(seconds)))
+        round_half_even(&(&segment.cost + &segment.per_second * integer(seconds)))
     }
 
     /// Cost in `[from, to)`. Parts of adjacent intervals add up to the part of their union.
@@ -122,28 +122,28 @@ impl CostCurve {
 }
 
 impl Integers {
-    fn new(knots: &[Knot]) -> Option<Self> {
-        let denominator = knots
+    fn new(segments: &[Segment]) -> Option<Self> {
+        let denominator = segments
             .iter()
-            .flat_map(|knot| [knot.cost.denom(), knot.per_second.denom()])
+            .flat_map(|segment| [segment.cost.denom(), segment.per_second.denom()])
             // Their least common multiple: a fraction is in lowest terms.
             .fold(BigInt::from(1), |common, denominator| {
                 Exact::new(common, denominator.clone()).numer() * denominator
             });
         let scaled = |exact: &Exact| (exact.numer() * (&denominator / exact.denom())).to_i128();
-        let knots = knots
+        let segments = segments
             .iter()
-            .map(|knot| Some((scaled(&knot.cost)?, scaled(&knot.per_second)?)))
+            .map(|segment| Some((scaled(&segment.cost)?, scaled(&segment.per_second)?)))
             .collect::<Option<_>>()?;
         Some(Self {
             denominator: denominator.to_i128()?,
-            knots,
+            segments,
         })
     }
 
     /// `None` if a number is too large for this.
     fn rounded(&self, position: usize, seconds: u64) -> Option<Micros> {
-        let (cost, per_second) = self.knots[position];
+        let (cost, per_second) = self.segments[position];
         let exact = per_second
             .checked_mul(i128::from(seconds))?
             .checked_add(cost)?;

@@ -21,8 +21,8 @@ use crate::price_book::PriceBook;
 use crate::usage::{RunHistory, has_started, seconds};
 
 /// One transaction with the price books it needs.
-pub(super) struct Batch<'c> {
-    transaction: Transaction<'c>,
+pub(super) struct Batch {
+    transaction: Transaction,
     book: Arc<PriceBook>,
     /// Earlier books by label. `None` if the text was never stored.
     books: HashMap<String, Option<Arc<PriceBook>>>,
@@ -30,9 +30,9 @@ pub(super) struct Batch<'c> {
     people: BTreeMap<(String, String), (i64, Identity)>,
 }
 
-impl<'c> Batch<'c> {
+impl Batch {
     /// `book` prices new costs.
-    pub fn new(transaction: Transaction<'c>, book: Arc<PriceBook>) -> Self {
+    pub fn new(transaction: Transaction, book: Arc<PriceBook>) -> Self {
         Self {
             transaction,
             book,

@@ -263,7 +263,7 @@ fn read_series(
     series::periods(&of_zone)
 }
 
-/// A schedule of periods, with faults at their places in the text.
+/// A schedule of periods, with faults at their lines in the text.
 pub(super) fn schedule(
     key: &str,
     periods: Vec<(Range<usize>, RatePeriod)>,

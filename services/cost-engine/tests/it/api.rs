@@ -1,17 +1,15 @@
 //! `/v1/costs/live` and `/v1/costs`.
 
-use axum::body::Body;
-use axum::http::{Request, StatusCode};
-use axum::{Extension, Router};
-use http_body_util::BodyExt as _;
+use axum::Router;
+use axum::http::StatusCode;
 use mesh_events::proto::mesh::event::v1::Identity;
 use mesh_events::proto::mesh::job::v1::Job;
 use mesh_events::{Event, EventType, timestamp};
 use mesh_runtime::api::{Caller, Role};
 use mesh_testkit::NatsServer;
 use mesh_testkit::fixtures::{ended, job, job_event};
+use mesh_testkit::service::ask;
 use serde_json::{Value, json};
-use tower::ServiceExt as _;
 
 use crate::support::{EXAMPLE, Outside, Site, label, on_both};
 
@@ -22,16 +20,7 @@ pub async fn get(router: &Router, user: &str, path: &str) -> (StatusCode, Value)
         Role::User
     };
     let caller = Caller::peer(user, 20_001, role);
-    let request = Request::get(path).body(Body::empty()).unwrap();
-    let response = router
-        .clone()
-        .layer(Extension(caller))
-        .oneshot(request)
-        .await
-        .unwrap();
-    let status = response.status();
-    let body = response.into_body().collect().await.unwrap().to_bytes();
-    (status, serde_json::from_slice(&body).unwrap_or_default())
+    ask(router, caller, "GET", path, None).await
 }
 
 fn of(user: &str, account: &str, mut event: Event) -> Event {

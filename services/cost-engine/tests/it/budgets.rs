@@ -5,11 +5,12 @@ use mesh_events::proto::mesh::job::v1::Job;
 use mesh_events::proto::mesh::user::v1::Quota;
 use mesh_events::{Event, EventId, EventType};
 use mesh_testkit::fixtures::{ended, job, job_event};
+use mesh_testkit::service::TestService;
 use mesh_testkit::{NatsServer, Postgres, wait_until};
 use serde_json::{Value, json};
 
 use crate::api::get;
-use crate::support::{DEADLINE, EXAMPLE, Engine, Outside, Site, on_both};
+use crate::support::{DEADLINE, EXAMPLE, Outside, Site, on_both};
 
 /// The jobs of the fixtures are charged 0.34 per hour, to account physics, in November 2025.
 fn budget(amount: &str) -> String {
@@ -18,7 +19,7 @@ fn budget(amount: &str) -> String {
     )
 }
 
-async fn evaluated(engine: &Engine, percent: u64) -> Value {
+async fn evaluated(engine: &TestService, percent: u64) -> Value {
     let path = "/v1/budgets/physics";
     wait_until("an evaluation", DEADLINE, async || {
         get(&engine.router, "root", path).await.1["percent"] == percent
@@ -115,7 +116,7 @@ async fn each_threshold_is_published_once_and_cleared_when_the_amount_is_raised(
     assert_eq!(missing, axum::http::StatusCode::NOT_FOUND);
 
     // Restarts publish nothing again.
-    engine.crash().await;
+    engine.kill().await;
     let engine = site.start(&nats.toml()).await.unwrap();
     evaluated(&engine, 136).await;
     engine.stop().await;
@@ -295,7 +296,7 @@ async fn a_crash_between_commit_and_publish_publishes_once() {
             .collect::<Vec<_>>()
     };
     assert_eq!(outbox().await.len(), 1);
-    engine.crash().await;
+    engine.kill().await;
     let committed = outbox().await;
 
     let engine = site.start(&login("free")).await.unwrap();
@@ -307,7 +308,7 @@ async fn a_crash_between_commit_and_publish_publishes_once() {
         ),
         (committed[0].0.as_str(), &committed[0].1[..])
     );
-    engine.crash().await;
+    engine.kill().await;
     let engine = site.start(&login("free")).await.unwrap();
     site.write_budgets(&budget("10.00"));
     evaluated(&engine, 6).await;

@@ -42,7 +42,7 @@ async fn a_crash_between_commit_and_publish_loses_nothing_and_doubles_nothing() 
         site.rows(OUTBOX).await.len() == 2
     })
     .await;
-    engine.crash().await;
+    engine.kill().await;
     let committed = site.rows(OUTBOX).await;
 
     // The next process publishes them first, byte for byte.
@@ -62,7 +62,7 @@ async fn a_crash_between_commit_and_publish_loses_nothing_and_doubles_nothing() 
         site.rows(OUTBOX).await.is_empty()
     })
     .await;
-    engine.crash().await;
+    engine.kill().await;
 
     // Only once: the third process has nothing to publish.
     let engine = site.start(&login("free")).await.unwrap();

@@ -3,19 +3,18 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use axum::Router;
 use cost_engine::{CostEngineService, PriceBook};
 use futures_util::StreamExt as _;
 use mesh_bus::{Bus, Config, Message, StartPosition};
 use mesh_events::proto::mesh::cost::v1::CostEvent;
 use mesh_events::proto::mesh::event::v1::event::Payload;
 use mesh_events::{Event, subject};
-use mesh_runtime::{BoxError, ConfigFile, Context, Service as _, ServiceSection};
+use mesh_runtime::BoxError;
 use mesh_testkit::NatsServer;
+use mesh_testkit::service::TestService;
 use prost::Message as _;
 use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
-use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 pub const DEADLINE: Duration = Duration::from_secs(120);
@@ -85,7 +84,7 @@ impl Site {
         std::fs::rename(folder.join(".new"), folder.join("budgets.toml")).unwrap();
     }
 
-    pub async fn start(&self, nats: &str) -> Result<Engine, BoxError> {
+    pub async fn start(&self, nats: &str) -> Result<TestService, BoxError> {
         let budgets = match self.path("budgets.d").exists() {
             true => "budgets = \"budgets.d\"\n",
             false => "",
@@ -96,17 +95,7 @@ impl Site {
             self.database_url
         );
         mesh_testkit::write_private(&self.path("mesh.toml"), text);
-        let config = ConfigFile::load(
-            &[ServiceSection::of::<CostEngineService>()],
-            Some(&self.path("mesh.toml")),
-        )?;
-        let shutdown = CancellationToken::new();
-        let started = CostEngineService::start(Context::new(config, shutdown.clone())?).await?;
-        Ok(Engine {
-            router: started.router,
-            work: tokio::spawn(started.run),
-            shutdown,
-        })
+        TestService::start::<CostEngineService>(&self.path("mesh.toml")).await
     }
 
     /// Rows of the database, read from disk.
@@ -124,26 +113,6 @@ impl Site {
         let rows = sqlx::query_as(query).fetch_all(&pool).await.unwrap();
         pool.close().await;
         rows
-    }
-}
-
-pub struct Engine {
-    pub router: Router,
-    work: JoinHandle<Result<(), BoxError>>,
-    shutdown: CancellationToken,
-}
-
-impl Engine {
-    /// Stops as after SIGTERM.
-    pub async fn stop(self) {
-        self.shutdown.cancel();
-        self.work.await.unwrap().unwrap();
-    }
-
-    /// Ends abruptly.
-    pub async fn crash(self) {
-        self.work.abort();
-        assert!(self.work.await.unwrap_err().is_cancelled());
     }
 }
 

@@ -76,7 +76,12 @@ impl Store {
         batch: &BatchSequences,
         records: &[Record],
     ) -> Result<AppendResult, Error> {
-        let mut writer = self.writer.acquire().await.map_err(Error::Append)?;
+        let mut writer = self
+            .database
+            .writer
+            .acquire()
+            .await
+            .map_err(Error::Append)?;
         let attempt = async {
             // Usually all records are new: the unique index checks each id anyway, and looking for all of them first is a tenth of an append.
             let all_new = try_append(&mut writer, gate, stream, batch, records, Lookup::Skip);

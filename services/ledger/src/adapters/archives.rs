@@ -51,7 +51,7 @@ impl Store {
     /// If the database cannot be read.
     pub async fn checked_archives(&self, after: i64) -> Result<Vec<AuthenticatedArchive>, Error> {
         let checked = async {
-            let mut connection = self.readers.acquire().await?;
+            let mut connection = self.database.readers.acquire().await?;
             let mut snapshot = connection.begin(Access::Snapshot).await?;
             let checked = checked(&mut snapshot, after).await?;
             snapshot.commit().await?;
@@ -75,7 +75,7 @@ impl Store {
                 .bind(last)
                 .push(" ORDER BY seq LIMIT ")
                 .bind(ERASE_STEP_ENTRIES.cast_signed());
-            let rows = self.readers.rows(&sql).await.map_err(Error::Read)?;
+            let rows = self.rows(&sql).await?;
             for row in &rows {
                 after = row.get("seq").map_err(Error::Read)?;
                 ids.push(&row.get::<Vec<u8>>("id").map_err(Error::Read)?);
@@ -92,7 +92,7 @@ impl Store {
     /// # Errors
     /// If the database cannot be read.
     pub async fn archived_to(&self) -> Result<u64, Error> {
-        let row = self.readers.first(&archived_to()).await;
+        let row = self.database.readers.first(&archived_to()).await;
         let row = row.map_err(Error::Read)?.ok_or(Error::CorruptHead)?;
         let to = row.get::<i64>("archived_to").map_err(Error::Read)?;
         Ok(to.unsigned_abs())
@@ -103,7 +103,7 @@ impl Store {
     /// # Errors
     /// If the database cannot be read.
     pub async fn archives(&self, after: i64) -> Result<Vec<StoredArchive>, Error> {
-        let rows = self.readers.rows(&archives(after)).await;
+        let rows = self.database.readers.rows(&archives(after)).await;
         rows.map_err(Error::Read)?
             .iter()
             .map(archive)
@@ -128,7 +128,7 @@ impl Store {
                 .bind(end.cast_signed())
                 .push(" AND recorded_at >= ")
                 .bind(time.timestamp_micros());
-            let row = self.readers.first(&sql).await.map_err(Error::Read)?;
+            let row = self.first(&sql).await?;
             let first = row.map_or(Ok(None), |row| row.get::<Option<i64>>("seq"));
             if let Some(first) = first.map_err(Error::Read)? {
                 return Ok(first.unsigned_abs() - 1);
@@ -176,7 +176,7 @@ impl Store {
         let sql = Sql::new("SELECT seq FROM payloads WHERE seq <= ")
             .bind(self.archived_to().await?.cast_signed())
             .push(" ORDER BY seq LIMIT 1");
-        let row = self.readers.first(&sql).await.map_err(Error::Read)?;
+        let row = self.first(&sql).await?;
         let seq = row.map(|row| row.get("seq")).transpose();
         seq.map_err(Error::Read)
     }

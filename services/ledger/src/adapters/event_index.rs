@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashSet};
 
 use bytes::Bytes;
 use chrono::{DateTime, Utc};
-use mesh_db::cells::CellRow;
+use mesh_db::cells::{CellColumn, CellRow};
 use mesh_db::pool::{Conn, Transaction};
 use mesh_db::sql::Column;
 
@@ -16,30 +16,30 @@ use crate::domain::record::{IndexColumns, Record};
 const MAX_INSERT_BLOCKS: usize = 10_000;
 
 /// The columns read by [`matches`].
-pub(super) const COLUMNS: [&str; 23] = [
-    "seq",
-    "recorded_at",
-    "cluster",
-    "category",
-    "type",
-    "job_id",
-    "array_job_id",
-    "task_id",
-    "het_job_id",
-    "het_offset",
-    "run",
-    "user_name",
-    "subject",
-    "email",
-    "account",
-    "partition",
-    "node",
-    "name",
-    "wait_seconds",
-    "cost_micros",
-    "currency",
-    "occurred_at",
-    "observed_at",
+pub(super) const COLUMNS: [CellColumn; 23] = [
+    CellColumn::Int("seq"),
+    CellColumn::Int("recorded_at"),
+    CellColumn::Bytes("cluster"),
+    CellColumn::Bytes("category"),
+    CellColumn::Bytes("type"),
+    CellColumn::Int("job_id"),
+    CellColumn::Int("array_job_id"),
+    CellColumn::Int("task_id"),
+    CellColumn::Int("het_job_id"),
+    CellColumn::Int("het_offset"),
+    CellColumn::Bytes("run"),
+    CellColumn::Bytes("user_name"),
+    CellColumn::Bytes("subject"),
+    CellColumn::Bytes("email"),
+    CellColumn::Bytes("account"),
+    CellColumn::Bytes("partition"),
+    CellColumn::Bytes("node"),
+    CellColumn::Bytes("name"),
+    CellColumn::Int("wait_seconds"),
+    CellColumn::Int("cost_micros"),
+    CellColumn::Bytes("currency"),
+    CellColumn::Int("occurred_at"),
+    CellColumn::Int("observed_at"),
 ];
 const COLUMNS_BEFORE_CLUSTER: usize = 2;
 

@@ -143,6 +143,7 @@ impl Store {
         let paths = page.countable_paths();
         for counted in count_limits(max) {
             let rows = self
+                .database
                 .readers
                 .rows(&PageQuery::counts(&paths, span, counted))
                 .await;
@@ -162,7 +163,11 @@ impl Store {
         span: SequenceRange,
         by: ScanOrder,
     ) -> Result<Vec<Row>, Error> {
-        let rows = self.readers.rows(&page.entries(path, span, by)).await;
+        let rows = self
+            .database
+            .readers
+            .rows(&page.entries(path, span, by))
+            .await;
         rows.map_err(Error::Read)
     }
 
@@ -257,13 +262,13 @@ impl Store {
             "SELECT e.seq FROM entries e JOIN event_index i ON i.seq = e.seq WHERE e.id = ",
         )
         .bind(id);
-        let row = self.readers.first(&sql.visible(visibility)).await;
+        let row = self.database.readers.first(&sql.visible(visibility)).await;
         let seq = row.map_err(Error::Read)?.map(|row| row.get::<i64>("seq"));
         Ok(seq.transpose().map_err(Error::Read)?.map(i64::unsigned_abs))
     }
 
     async fn fetch(&self, sql: &Sql) -> Result<Vec<EntryRow>, Error> {
-        let rows = self.readers.rows(sql).await.map_err(Error::Read)?;
+        let rows = self.rows(sql).await?;
         rows.iter()
             .map(row)
             .collect::<Result<_, _>>()
@@ -305,7 +310,11 @@ impl Store {
         let mut after = self.block_ranges.covered_to();
         while after < head {
             let to = after.saturating_add(block_entries).min(head);
-            let rows = self.readers.rows(&block_range_sql(after, to)).await;
+            let rows = self
+                .database
+                .readers
+                .rows(&block_range_sql(after, to))
+                .await;
             let (_, block) = rows.and_then(|rows| block(&rows)).map_err(Error::Read)?;
             // Erased entries have no time, and a lagging replica may lack some entries.
             if let Some(block) = block {

@@ -68,8 +68,8 @@ impl Store {
                 .bytes("subject")
                 .push(", body FROM payloads"),
         );
-        let entries = self.readers.rows(&entries).await.map_err(Error::Read)?;
-        let payloads = self.readers.rows(&payloads).await.map_err(Error::Read)?;
+        let entries = self.rows(&entries).await?;
+        let payloads = self.rows(&payloads).await?;
         let entries = stored(&entries, &payloads).map_err(Error::Read)?;
         let missing = entries.iter().rfind(|entry| entry.payload.is_none());
         if let Some(StoredEntry { seq, .. }) = missing {

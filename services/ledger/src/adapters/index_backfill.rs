@@ -69,7 +69,7 @@ impl Store {
     ) -> Result<BackfillProgress, sqlx::Error> {
         let end = progress.at.saturating_add(BLOCK_ENTRIES).min(progress.to);
         let (after, last) = (progress.at.cast_signed(), end.cast_signed());
-        let mut writer = self.writer.acquire().await?;
+        let mut writer = self.database.writer.acquire().await?;
         // Read without the lock, because usually nothing is missing. Complete blocks can be
         // summarized immediately.
         let (present, range) = block(&writer.conn().rows(&block_range_sql(after, last)).await?)?;

@@ -73,7 +73,7 @@ impl Store {
     }
 
     pub(super) async fn read_checkpoints(&self, sql: &Sql) -> Result<Vec<StoredCheckpoint>, Error> {
-        let rows = self.readers.rows(sql).await.map_err(Error::Read)?;
+        let rows = self.rows(sql).await?;
         let rows: Result<Vec<_>, _> = rows.iter().map(checkpoint).collect();
         rows.map_err(Error::Read)
     }
@@ -83,7 +83,7 @@ impl Store {
     /// # Errors
     /// If the database cannot be read.
     pub async fn checkpoint_keys(&self) -> Result<Vec<StoredKey>, Error> {
-        let rows = self.readers.rows(&keys()).await.map_err(Error::Read)?;
+        let rows = self.rows(&keys()).await?;
         let rows: Result<Vec<_>, _> = rows.iter().map(key).collect();
         rows.map_err(Error::Read)
     }
@@ -112,7 +112,7 @@ impl Store {
                     .bind(end)
                     .push(" ORDER BY idx")
             };
-            let rows = self.readers.rows(&sql).await.map_err(Error::Read)?;
+            let rows = self.rows(&sql).await?;
             let rows: Result<Vec<(i64, Vec<u8>)>, sqlx::Error> = rows
                 .iter()
                 .map(|row| Ok((row.get("idx")?, row.get("hash")?)))
@@ -144,7 +144,7 @@ impl Store {
                 .push(" AND seq <= ")
                 .bind(to.cast_signed())
                 .push(" ORDER BY seq");
-            for row in self.readers.rows(&sql).await.map_err(Error::Read)? {
+            for row in self.rows(&sql).await? {
                 let expected = (tree.size() + 1).cast_signed();
                 let seq: i64 = row.get("seq").map_err(Error::Read)?;
                 let leaf: Vec<u8> = row.get("leaf").map_err(Error::Read)?;
@@ -171,7 +171,7 @@ impl Store {
             return Ok(None);
         };
         let sql = Sql::new("SELECT leaf FROM entries WHERE seq = ").bind(seq);
-        let row = self.readers.first(&sql).await.map_err(Error::Read)?;
+        let row = self.first(&sql).await?;
         row.map(|row| {
             let leaf: Vec<u8> = row.get("leaf").map_err(Error::Read)?;
             leaf.try_into().map_err(|_| Error::Corrupt { seq })
@@ -185,7 +185,7 @@ impl Store {
     /// If the database cannot be read.
     pub async fn seq_of(&self, id: &str) -> Result<Option<u64>, Error> {
         let sql = Sql::new("SELECT seq FROM entries WHERE id = ").bind(id);
-        let row = self.readers.first(&sql).await.map_err(Error::Read)?;
+        let row = self.first(&sql).await?;
         let seq = row.map(|row| row.get::<i64>("seq")).transpose();
         Ok(seq.map_err(Error::Read)?.map(i64::unsigned_abs))
     }
@@ -200,7 +200,7 @@ impl Store {
             .push(" AND seq <= ")
             .bind(up_to.cast_signed())
             .push(" ORDER BY seq");
-        let rows = self.readers.rows(&sql).await.map_err(Error::Read)?;
+        let rows = self.rows(&sql).await?;
         let ids: Result<Vec<String>, _> = rows.iter().map(|row| row.get("id")).collect();
         ids.map_err(Error::Read)
     }
@@ -215,7 +215,7 @@ impl Store {
             return Ok(Some(GENESIS));
         }
         let sql = Sql::new("SELECT chain FROM entries WHERE seq = ").bind(seq.cast_signed());
-        let row = self.readers.first(&sql).await.map_err(Error::Read)?;
+        let row = self.first(&sql).await?;
         let chain = row.map(|row| row.get::<Vec<u8>>("chain")).transpose();
         Ok(chain
             .map_err(Error::Read)?
@@ -229,7 +229,7 @@ impl Store {
     /// If the database refuses, or the key is replaced while audit entries of archives that it
     /// signed are missing. Nothing is stored then.
     pub async fn store_checkpoint(&self, signed: &SignedCheckpoint) -> Result<bool, Error> {
-        let mut writer = self.writer.acquire().await.map_err(Error::Sign)?;
+        let mut writer = self.database.writer.acquire().await.map_err(Error::Sign)?;
         let mut transaction = writer.begin(Access::Write).await.map_err(Error::Sign)?;
         let mut first = true;
         if let Some(key) = &signed.key {

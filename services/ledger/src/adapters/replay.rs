@@ -93,7 +93,7 @@ impl Store {
     }
 
     async fn first_replay(&self, sql: &Sql) -> Result<Option<(Replay, String)>, Error> {
-        let row = self.readers.first(sql).await.map_err(Error::Read)?;
+        let row = self.first(sql).await?;
         let Some(row) = row else { return Ok(None) };
         let owner = row.get("owner").map_err(Error::Read)?;
         Ok(Some((replay(&row)?, owner)))
@@ -117,7 +117,7 @@ impl Store {
             sql = sql.push(" AND state = ").bind(state.as_str());
         }
         let sql = sql.push(" ORDER BY made_at DESC, id LIMIT ").bind(limit);
-        let rows = self.readers.rows(&sql).await.map_err(Error::Read)?;
+        let rows = self.rows(&sql).await?;
         rows.iter().map(replay).collect()
     }
 
@@ -159,7 +159,7 @@ impl Store {
         // Searched without a lock, because usually there is none.
         let oldest =
             open(Sql::new("SELECT id FROM replays WHERE")).push(" ORDER BY made_at, id LIMIT 1");
-        let row = self.readers.first(&oldest).await.map_err(Error::Read)?;
+        let row = self.first(&oldest).await?;
         let Some(row) = row else { return Ok(None) };
         let id: String = row.get("id").map_err(Error::Read)?;
         let claim = Sql::new("UPDATE replays SET fence = fence + 1, lease_until = ")
@@ -168,7 +168,12 @@ impl Store {
             .bind(&id)
             .push(" AND");
         let claim = open(claim).push(" RETURNING owner, fence, ").push(COLUMNS);
-        let row = self.writer.first(&claim).await.map_err(Error::Replay)?;
+        let row = self
+            .database
+            .writer
+            .first(&claim)
+            .await
+            .map_err(Error::Replay)?;
         let Some(row) = row else { return Ok(None) };
         Ok(Some(ReplayLease {
             replay: replay(&row)?,
@@ -240,14 +245,19 @@ impl Store {
             .bind(since.timestamp_micros())
             .push(" AND ended_at < ")
             .bind(until.timestamp_micros());
-        let rows = self.readers.rows(&sql).await.map_err(Error::Read)?;
+        let rows = self.rows(&sql).await?;
         let ids: Result<_, _> = rows.iter().map(|row| row.get("id")).collect();
         ids.map_err(Error::Read)
     }
 
     /// Executes the statement. Returns true if it affected a row.
     async fn write_replay(&self, sql: &Sql) -> Result<bool, Error> {
-        let mut writer = self.writer.acquire().await.map_err(Error::Replay)?;
+        let mut writer = self
+            .database
+            .writer
+            .acquire()
+            .await
+            .map_err(Error::Replay)?;
         let rows = writer.conn().execute(sql).await.map_err(Error::Replay)?;
         Ok(rows > 0)
     }

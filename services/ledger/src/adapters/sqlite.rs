@@ -4,15 +4,12 @@ use std::path::Path;
 use std::time::Duration;
 
 use mesh_db::pool::Pool;
-use sqlx::migrate::Migrator;
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePool, SqlitePoolOptions};
 
 use crate::error::Error;
 
 /// How long a verification waits for a lock.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
-
-pub(super) static MIGRATIONS: Migrator = sqlx::migrate!("migrations/sqlite");
 
 /// Triggers that prevent accidental changes and deletions. They are created whenever the ledger is
 /// opened, not by a migration. An operator who rebuilds the columns drops one of them (see the
@@ -72,10 +69,4 @@ pub(super) async fn guard_index(writer: &SqlitePool) -> Result<(), sqlx::Error> 
         sqlx::query(guard).execute(writer).await?;
     }
     Ok(())
-}
-
-/// Returns the version of the tables.
-pub(super) fn newest_migration() -> i64 {
-    let versions = MIGRATIONS.iter().map(|migration| migration.version);
-    versions.max().unwrap_or_default()
 }

@@ -38,7 +38,7 @@ impl Store {
         };
         let rows = async |sql: Sql| {
             let sql = sql.push(format!(" LIMIT {MAX_ROWS}"));
-            self.readers.rows(&sql).await
+            self.database.readers.rows(&sql).await
         };
         let sums = async || {
             let counts = rows(query.counts()).await?;

@@ -3,13 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use mesh_db::Location;
 use mesh_db::pool::Pool;
 use mesh_db::sql::{Row, Sql};
+use mesh_db::{Database, Location, Tables};
 use tokio::sync::watch;
 
 use super::block_ranges::BlockRanges;
-use super::postgres::NAME;
 use super::{postgres, sqlite};
 use crate::domain::append::Head;
 use crate::error::Error;
@@ -17,12 +16,18 @@ use crate::error::Error;
 /// Default timeout of a query.
 pub const DEFAULT_QUERY_TIMEOUT: Duration = Duration::from_secs(30);
 
+pub(super) static TABLES: Tables = Tables {
+    name: "ledger",
+    sqlite: sqlx::migrate!("migrations/sqlite"),
+    postgres: sqlx::migrate!("migrations/postgres"),
+    first: "entries",
+    remedy: "run `smesh ledger migrate` with the address of their owner",
+};
+
 /// The ledger's tables. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Store {
-    pub(super) writer: Pool,
-    pub(super) readers: Pool,
-    location: Location,
+    pub(super) database: Database,
     appended: watch::Sender<u64>,
     /// Size of the largest known signed checkpoint. A ledger with fewer entries was restored to an
     /// earlier state.
@@ -69,7 +74,7 @@ impl Store {
         longest: Duration,
     ) -> Result<Self, Error> {
         let (writer, readers) = match location {
-            Location::Sqlite(path) => mesh_db::sqlite::pools(NAME, path, readers, longest)?,
+            Location::Sqlite(path) => mesh_db::sqlite::pools(TABLES.name, path, readers, longest)?,
             Location::Postgres(options) => {
                 let reader = match reader {
                     Some(Location::Postgres(options)) => Some(&**options),
@@ -79,9 +84,7 @@ impl Store {
             }
         };
         Ok(Self {
-            writer,
-            readers,
-            location: location.clone(),
+            database: Database::of_pools(&TABLES, location, writer, readers),
             appended: watch::Sender::new(0),
             signed: watch::Sender::new(0),
             block_ranges: Arc::default(),
@@ -94,26 +97,13 @@ impl Store {
     /// # Errors
     /// If the ledger cannot be created or opened, or the tables are not those of a ledger.
     pub async fn prepare(&self) -> Result<(), Error> {
-        match &self.writer {
-            Pool::Sqlite(pool) => {
-                let migrations = &sqlite::MIGRATIONS;
-                mesh_db::migrations::run_on_sqlite(NAME, migrations, pool, &self.location).await?;
-            }
+        self.database.prepare().await?;
+        match &self.database.writer {
+            Pool::Sqlite(pool) => sqlite::guard_index(pool).await.map_err(Error::Index)?,
             Pool::Postgres(pool) => {
-                if let Location::Postgres(options) = &self.location {
-                    let tables = postgres::TABLES;
-                    tables.migrate(options, &self.location).await?;
-                }
                 let added = postgres::add_partitions(pool).await;
-                added.map_err(|source| mesh_db::Error::Open {
-                    name: NAME,
-                    location: self.location.clone(),
-                    source,
-                })?;
+                added.map_err(mesh_db::Error::statement("add partitions of payloads"))?;
             }
-        }
-        if let Pool::Sqlite(pool) = &self.writer {
-            sqlite::guard_index(pool).await.map_err(Error::Index)?;
         }
         self.head().await.map(drop)
     }
@@ -123,7 +113,7 @@ impl Store {
     /// # Errors
     /// If the database refuses.
     pub async fn maintain(&self) -> Result<(), Error> {
-        match &self.writer {
+        match &self.database.writer {
             Pool::Sqlite(_) => Ok(()),
             Pool::Postgres(pool) => postgres::add_partitions(pool).await.map_err(Error::Append),
         }
@@ -135,7 +125,7 @@ impl Store {
     /// If the database cannot be read.
     pub async fn head(&self) -> Result<Head, Error> {
         let sql = Sql::new("SELECT seq, chain FROM head");
-        let row = self.readers.first(&sql).await.map_err(Error::Read)?;
+        let row = self.first(&sql).await?;
         let head = head(row)?;
         self.advance(head.seq);
         Ok(head)
@@ -148,7 +138,7 @@ impl Store {
     /// If the database cannot be read.
     pub async fn last_sequence(&self, stream: &str) -> Result<Option<u64>, Error> {
         let sql = Sql::new("SELECT last_sequence FROM streams WHERE name = ").bind(stream);
-        let row = self.readers.first(&sql).await.map_err(Error::Read)?;
+        let row = self.first(&sql).await?;
         let last = row.map(|row| row.get::<i64>("last_sequence")).transpose();
         Ok(last.map_err(Error::Read)?.map(i64::unsigned_abs))
     }
@@ -197,18 +187,25 @@ impl Store {
 
     /// True if other processes may append to the same ledger.
     pub const fn is_shared(&self) -> bool {
-        matches!(self.writer, Pool::Postgres(_))
+        self.database.is_shared()
     }
 
     /// Returns the database address.
     pub const fn location(&self) -> &Location {
-        &self.location
+        self.database.location()
     }
 
     /// Closes all connections. Acknowledged data is already durable.
     pub async fn close(&self) {
-        self.readers.close().await;
-        self.writer.close().await;
+        self.database.close().await;
+    }
+
+    pub(super) async fn rows(&self, sql: &Sql) -> Result<Vec<Row>, Error> {
+        self.database.readers.rows(sql).await.map_err(Error::Read)
+    }
+
+    pub(super) async fn first(&self, sql: &Sql) -> Result<Option<Row>, Error> {
+        self.database.readers.first(sql).await.map_err(Error::Read)
     }
 
     pub(super) fn advance(&self, seq: u64) {

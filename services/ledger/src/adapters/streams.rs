@@ -63,7 +63,7 @@ impl Store {
     /// # Errors
     /// If the database cannot be read.
     pub async fn position(&self, stream: &str) -> Result<Option<StreamPosition>, Error> {
-        let mut reader = self.readers.acquire().await.map_err(Error::Read)?;
+        let mut reader = self.database.readers.acquire().await.map_err(Error::Read)?;
         let mut snapshot = reader.begin(Access::Snapshot).await.map_err(Error::Read)?;
         let position = read(&mut snapshot, stream).await;
         position.map_err(Error::Read)
@@ -91,7 +91,7 @@ impl Store {
         begin: Option<&StreamPosition>,
         gaps: &[Gap],
     ) -> Result<(), sqlx::Error> {
-        let mut writer = self.writer.acquire().await?;
+        let mut writer = self.database.writer.acquire().await?;
         let mut transaction = writer.begin(Access::Write).await?;
         // Serialized by the same lock as appends.
         let lock = Sql::new("SELECT seq FROM head").either("", " FOR UPDATE");
@@ -143,7 +143,7 @@ impl Store {
         )
         .bind(after)
         .push(" ORDER BY number");
-        let rows = self.readers.rows(&sql).await.map_err(Error::Read)?;
+        let rows = self.rows(&sql).await?;
         let gaps: Result<Vec<_>, _> = rows.iter().map(gap).collect();
         gaps.map_err(Error::Read)
     }
@@ -158,7 +158,7 @@ impl Store {
         )
         .bind(RECENT_ENTRIES)
         .push(") AS recent");
-        let rows = self.readers.rows(&sql).await.map_err(Error::Read)?;
+        let rows = self.rows(&sql).await?;
         let clusters: Result<_, _> = rows.iter().map(|row| row.get("cluster")).collect();
         clusters.map_err(Error::Read)
     }

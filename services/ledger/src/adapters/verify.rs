@@ -19,13 +19,14 @@ use mesh_db::sql::Sql;
 use self::archives::{ArchiveVerifier, ArchivedIdVerifier};
 use self::checkpoints::CheckpointVerifier;
 pub use self::data_class::PUBLISHED;
+pub use self::database::INTEGRITY_CACHE_KIB;
 use self::database::{Integrity, IntegrityCheck};
 pub use self::outcome::{Class, TrustAnchors, VerifyError, VerifyProgress, VerifyReport};
 use self::pages::{PageReader, pages_ahead};
 pub(super) use self::rows::payload;
 use self::rows::{stored_archives, stored_keys, stray};
 use super::archive_file::ArchivedPayloads;
-use super::postgres::NAME;
+use super::store::TABLES;
 use super::{postgres, sqlite};
 use crate::domain::verify::{
     ExpectedCheckpoint, Fault, FirstFault, LeafContent, VerifiedLedger, Verifier,
@@ -143,7 +144,7 @@ async fn verify(
     progress: impl FnMut(VerifyProgress),
 ) -> Result<VerifyReport, VerifyError> {
     let open = |source| mesh_db::Error::Open {
-        name: NAME,
+        name: TABLES.name,
         location: location.clone(),
         source,
     };
@@ -274,10 +275,7 @@ const fn bad(seq: i64, what: Fault) -> VerifyError {
 
 /// Other tables would look like a tampered ledger.
 async fn is_a_ledger(connection: &mut Connection, location: &Location) -> Result<(), Error> {
-    let newest = match location {
-        Location::Sqlite(_) => sqlite::newest_migration(),
-        Location::Postgres(_) => postgres::newest_migration(),
-    };
+    let newest = TABLES.version(location);
     let sql = Sql::new(
         "SELECT MAX(version) AS version, (SELECT COUNT(*) FROM head) AS heads FROM _sqlx_migrations",
     );

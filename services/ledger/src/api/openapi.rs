@@ -9,7 +9,7 @@ use utoipa::openapi::OpenApi as Document;
 use super::proof::recovery;
 use super::proof::rest as proof;
 use super::replay::rest as replay;
-use super::{export, rest, stats, stream};
+use super::{export, kpis, rest, stats, stream};
 
 /// The description of the ledger's REST API.
 #[derive(OpenApi)]
@@ -19,7 +19,7 @@ use super::{export, rest, stats, stream};
         description = "The Events API: recorded events of Slurm clusters, job and node histories, statistics, replays, and proofs of the ledger's integrity.",
         license(name = "Apache-2.0", identifier = "Apache-2.0"),
     ),
-    paths(rest::list, export::export, stream::follow, stats::stats, rest::job, rest::node, rest::head,
+    paths(rest::list, export::export, stream::follow, stats::stats, kpis::kpis, rest::job, rest::node, rest::head,
         proof::newest, proof::list, proof::inclusion, proof::consistency, proof::keys, proof::rotate, proof::export,
         recovery::resume, recovery::contradiction,
         replay::start, replay::list, replay::one, replay::cancel),

@@ -17,7 +17,8 @@ use super::fields::Fields;
 use super::json::{self, EventPageJson, JobHistoryJson, NodeJson};
 use super::params::Params;
 use super::{
-    ApiError, EventsApi, audited_read, audited_runs, export, openapi, stats, stream, unavailable,
+    ApiError, EventsApi, audited_read, audited_runs, export, kpis, openapi, stats, stream,
+    unavailable,
 };
 use crate::domain::filter::Filter;
 use crate::domain::query::ListRequest;
@@ -28,6 +29,7 @@ pub(super) fn router<A: EventsApi>(api: Arc<A>) -> Router {
         .route("/v1/events/export", get(export::export::<A>))
         .route("/v1/events/stream", get(stream::follow::<A>))
         .route("/v1/events/stats", get(stats::stats::<A>))
+        .route("/v1/kpis", get(kpis::kpis::<A>))
         .route("/v1/events/openapi.json", get(openapi::serve))
         .route("/v1/jobs/{cluster}/{job}", get(job::<A>))
         .route("/v1/nodes/{cluster}/{node}", get(node::<A>))

@@ -103,13 +103,13 @@ impl Record {
     /// # Errors
     /// If it is not an event.
     pub fn event(subject: &str, body: Bytes) -> Result<Self, InvalidRecord> {
-        let event = Event::from_bytes(&body)?;
+        let mut event = Event::from_bytes(&body)?;
         let record = Self {
-            index: IndexColumns::of_event(&event),
-            id: event.id,
-            cluster: event.cluster,
+            id: std::mem::take(&mut event.id),
+            cluster: std::mem::take(&mut event.cluster),
             subject: subject.to_owned(),
             body,
+            index: IndexColumns::of_event(event),
         };
         record.checked()
     }
@@ -191,62 +191,71 @@ impl Record {
 
 impl IndexColumns {
     /// Returns the columns of an event.
-    pub fn of_event(event: &Event) -> Self {
-        let moment = |time: &Option<_>| time.as_ref().and_then(from_timestamp).unwrap_or_default();
-        let category = event
-            .r#type
+    pub fn of_event(event: Event) -> Self {
+        let moment = |time: Option<_>| time.as_ref().and_then(from_timestamp).unwrap_or_default();
+        let nodes = NodeBlocks::of(&event);
+        let kind = event.r#type;
+        let category = kind
             .split_once('.')
-            .map_or(event.r#type.as_str(), |(category, _)| category);
+            .map_or(&*kind, |(category, _)| category);
         let mut index = Self {
             category: category.to_owned(),
-            kind: event.r#type.clone(),
-            occurred_at: moment(&event.occurred_at),
-            observed_at: moment(&event.observed_at),
-            nodes: NodeBlocks::of(event),
+            occurred_at: moment(event.occurred_at),
+            observed_at: moment(event.observed_at),
+            nodes,
             ..Self::default()
         };
-        if let Some(owner) = &event.owner {
-            index.user = present(&owner.user);
-            index.account = present(&owner.account);
-            if let Some(identity) = &owner.identity {
-                index.subject = present(&identity.subject);
-                index.email = present(&identity.email);
+        if let Some(owner) = event.owner {
+            index.user = present(owner.user);
+            index.account = present(owner.account);
+            if let Some(identity) = owner.identity {
+                index.subject = present(identity.subject);
+                index.email = present(identity.email);
             }
         }
-        if let Some(job) = event.job() {
+        let job = match event.payload {
+            Some(Payload::Job(payload)) => {
+                if kind == JOB_STARTED {
+                    index.wait_seconds = payload.job.as_ref().and_then(waited);
+                }
+                payload.job
+            }
+            Some(Payload::Queue(payload)) => payload.job,
+            Some(Payload::Cost(payload)) => {
+                if let Some(total) = payload.total
+                    && COST_FINAL.contains(&&*kind)
+                {
+                    index.cost_micros = Some(total.micros);
+                    index.currency = present(total.currency);
+                }
+                payload.job
+            }
+            Some(Payload::Node(payload)) => {
+                index.node = payload.node.and_then(|node| present(node.name));
+                None
+            }
+            Some(Payload::User(payload)) => {
+                index.user = present(payload.user);
+                index.account = present(payload.account);
+                None
+            }
+            Some(Payload::Capture(_)) | None => None,
+        };
+        if let Some(job) = job {
             index.job_id = Some(job.job_id);
-            index.run = present(event.entity_key());
-            index.partition = present(&job.partition);
-            index.name = present(&job.name);
-            if let Some(array) = &job.array {
+            index.run = event.entity.and_then(|entity| present(entity.key));
+            index.partition = present(job.partition);
+            index.name = present(job.name);
+            if let Some(array) = job.array {
                 index.array_job_id = Some(array.job_id);
                 index.task_id = array.task_id;
             }
-            if let Some(het) = &job.het {
+            if let Some(het) = job.het {
                 index.het_job_id = Some(het.job_id);
                 index.het_offset = Some(het.offset);
             }
         }
-        match &event.payload {
-            Some(Payload::Node(payload)) => {
-                index.node = payload.node.as_ref().and_then(|node| present(&node.name));
-            }
-            Some(Payload::User(payload)) => {
-                index.user = present(&payload.user);
-                index.account = present(&payload.account);
-            }
-            Some(Payload::Job(payload)) if event.r#type == JOB_STARTED => {
-                index.wait_seconds = payload.job.as_ref().and_then(waited);
-            }
-            Some(Payload::Cost(payload)) if COST_FINAL.contains(&event.r#type.as_str()) => {
-                if let Some(total) = &payload.total {
-                    index.cost_micros = Some(total.micros);
-                    index.currency = present(&total.currency);
-                }
-            }
-            Some(Payload::Job(_) | Payload::Cost(_) | Payload::Queue(_) | Payload::Capture(_))
-            | None => {}
-        }
+        index.kind = kind;
         index
     }
 
@@ -276,8 +285,11 @@ fn waited(job: &Job) -> Option<u32> {
 }
 
 /// Returns `None` for an empty text. Replaces zero bytes, which PostgreSQL cannot store.
-fn present(text: &str) -> Option<String> {
-    (!text.is_empty()).then(|| text.replace('\0', "\u{fffd}"))
+fn present(text: String) -> Option<String> {
+    match text.contains('\0') {
+        true => Some(text.replace('\0', "\u{fffd}")),
+        false => (!text.is_empty()).then_some(text),
+    }
 }
 
 /// Returns the categories allowed in a filter.

@@ -55,22 +55,41 @@ impl Group {
     /// # Errors
     /// If a keyword is unknown or repeated.
     pub fn parse_list(text: &str) -> Result<Vec<Self>, InvalidFilter> {
-        let mut groups = Vec::new();
-        for name in text.split(',').map(str::trim) {
-            let group = Self::ALL
-                .into_iter()
-                .find(|group| group.as_str() == name)
-                .filter(|group| !groups.contains(group));
-            groups.push(group.ok_or_else(|| {
-                let names = Self::ALL.map(Self::as_str).join(", ");
-                InvalidFilter::new(
-                    "by",
-                    format!("{name:?} is not a group key or is given twice; allowed: {names}, separated by commas"),
-                )
-            })?);
-        }
-        Ok(groups)
+        parse_groups(text, &Self::ALL, Self::as_str)
     }
+}
+
+/// Parses a list of dimensions, separated by commas.
+///
+/// # Errors
+/// If a keyword is unknown or repeated.
+pub(super) fn parse_groups<T: Copy + PartialEq>(
+    text: &str,
+    all: &[T],
+    keyword: impl Fn(T) -> &'static str,
+) -> Result<Vec<T>, InvalidFilter> {
+    let mut groups = Vec::new();
+    for name in text.split(',').map(str::trim) {
+        let group = all.iter().find(|group| keyword(**group) == name);
+        let group = group.filter(|group| !groups.contains(*group));
+        groups.push(*group.ok_or_else(|| {
+            let names: Vec<&str> = all.iter().map(|group| keyword(*group)).collect();
+            let names = names.join(", ");
+            InvalidFilter::new(
+                "by",
+                format!("{name:?} is not a group key or is given twice; allowed: {names}, separated by commas"),
+            )
+        })?);
+    }
+    Ok(groups)
+}
+
+/// Reports that a response would have more than [`MAX_GROUPS`].
+pub(super) fn too_many_groups() -> InvalidFilter {
+    InvalidFilter::new(
+        "by",
+        format!("more than {MAX_GROUPS} groups; allowed: a narrower filter, or fewer groups"),
+    )
 }
 
 /// Values of a row's dimensions, in the requested order. `None` stands for entries without such a
@@ -135,10 +154,7 @@ pub fn rows(sums: Aggregates) -> Result<Vec<StatsRow>, InvalidFilter> {
         row(&mut rows, key).costs.insert(currency, micros);
     }
     if rows.len() > MAX_GROUPS {
-        return Err(InvalidFilter::new(
-            "by",
-            format!("more than {MAX_GROUPS} groups; allowed: a narrower filter, or fewer groups"),
-        ));
+        return Err(too_many_groups());
     }
     Ok(rows.into_values().collect())
 }

@@ -101,7 +101,7 @@ async fn it_starts_before_its_database_and_continues_once_available() {
     let process = Process::spawn(&nats, &database.url, "");
     process
         .until("it says why", async |process| {
-            process.log().contains("ledger database unavailable")
+            process.log().contains("database unavailable")
         })
         .await;
     assert!(process.get("/readyz").await.is_none());

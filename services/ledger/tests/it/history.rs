@@ -4,7 +4,7 @@ use chrono::{SecondsFormat, TimeDelta};
 use mesh_events::proto::mesh::cost::v1::Money;
 use mesh_events::proto::mesh::event::v1::event::Payload;
 use mesh_events::proto::mesh::event::v1::{Event, Identity};
-use mesh_events::proto::mesh::job::v1::{ArrayInfo, ExitCode, Job};
+use mesh_events::proto::mesh::job::v1::{ArrayInfo, ExitCode, Job, Usage};
 use mesh_events::{EventId, EventType, timestamp};
 use mesh_testkit::fixtures::{self, CLUSTER, submit_time};
 use serde_json::{Value, json};
@@ -17,6 +17,7 @@ on_both!(
     a_node_finds_itself_and_the_jobs_that_ran_on_it,
     an_export_is_the_whole_listing,
     sums_count_waits_and_costs_by_group,
+    key_figures_are_exact_by_group,
     a_job_and_a_node_are_returned_as_of_a_time,
 );
 
@@ -363,6 +364,61 @@ async fn sums_count_waits_and_costs_by_group(database: Database) {
     assert!(problem["detail"].as_str().unwrap().starts_with("by: "));
     let bob = serve(&api.store, user("bob"), 1000, 100).await;
     let (_, own) = crate::api::get(&bob, "/v1/events/stats?by=user").await;
+    assert_eq!(own["rows"].as_array().unwrap().len(), 1);
+    assert_eq!(own["rows"][0]["group"]["user"], "bob");
+}
+
+/// Two runs of alice that used half their CPU time and a quarter of their memory, a failed one of bob, whose use is unknown.
+async fn key_figures_are_exact_by_group(database: Database) {
+    let mut events = day();
+    for n in [1, 2] {
+        let mut ended = fixtures::ended(submitted_at(100 + n, 0), "COMPLETED", 60);
+        ended.alloc_tres = "cpu=4,mem=2G,node=1".into();
+        ended.usage = Some(Usage {
+            elapsed_seconds: 100,
+            cpu_seconds: 200,
+            memory_kib: 512 * 1024,
+            ..Usage::default()
+        });
+        let mut event = of_user("alice", EventType::JobUpdated, ended);
+        event.owner = events[0].owner.clone();
+        events.push(event);
+    }
+    let api = Api::with(database, &events).await;
+    let kpis = async |query: &str| {
+        let (status, kpis) = api.get(&format!("/v1/kpis?{query}")).await;
+        assert_eq!(status, 200, "{query}: {kpis}");
+        kpis["rows"].clone()
+    };
+    let (alice, bob) = (
+        json!({
+            "group": {"account": "physics"}, "runs": 2, "cpu_efficiency": 0.5, "memory_waste": 0.75,
+            "wait_p95_seconds": 50, "failure_rate": 0.0, "node_failure_rate": 0.0,
+        }),
+        json!({
+            "group": {"account": "chemistry"}, "runs": 1, "cpu_efficiency": null, "memory_waste": null,
+            "wait_p95_seconds": 10, "failure_rate": 1.0, "node_failure_rate": 0.0,
+        }),
+    );
+    assert_eq!(kpis("by=account").await, json!([bob, alice]));
+    let total = kpis("").await;
+    assert_eq!(
+        (&total[0]["group"], &total[0]["runs"]),
+        (&json!({}), &json!(3))
+    );
+    let people = kpis("by=identity&user=alice").await;
+    assert_eq!(people[0]["group"]["identity"], "alice@example.org");
+    assert_eq!(kpis("user=nobody").await, json!([]));
+    let failed = kpis("type=job.failed").await;
+    assert_eq!(
+        (&failed[0]["runs"], &failed[0]["failure_rate"]),
+        (&json!(1), &json!(1.0))
+    );
+    let (status, problem) = api.get("/v1/kpis?by=colour").await;
+    assert_eq!(status, 400);
+    assert!(problem["detail"].as_str().unwrap().starts_with("by: "));
+    let bob = serve(&api.store, user("bob"), 1000, 100).await;
+    let (_, own) = crate::api::get(&bob, "/v1/kpis?by=user").await;
     assert_eq!(own["rows"].as_array().unwrap().len(), 1);
     assert_eq!(own["rows"][0]["group"]["user"], "bob");
 }

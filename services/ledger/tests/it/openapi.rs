@@ -99,7 +99,7 @@ async fn it_is_served_and_every_parameter_in_it_is_taken() {
         "order" => "asc",
         "format" => "csv",
         "fields" => "seq",
-        "by" => "day",
+        "by" => "cluster",
         "at" => "2h",
         "cursor" => "x",
         _ => "alice",

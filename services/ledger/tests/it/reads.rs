@@ -44,6 +44,7 @@ async fn data_that_cannot_be_audited_is_not_returned() {
         "/v1/events/export?format=csv",
         "/v1/events/stream?after=0",
         "/v1/events/stats?by=user",
+        "/v1/kpis?by=user",
         "/v1/jobs/testbed/1",
         "/v1/ledger/export",
     ];

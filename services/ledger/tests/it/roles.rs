@@ -152,7 +152,8 @@ async fn each_role_does_its_work_and_nothing_else() {
         );
     }
     let error = Store::open(&reader.location(), 1).await.unwrap_err();
-    assert!(error.to_string().contains("open ledger"), "{error}");
+    let chain = mesh_runtime::error_chain(&error);
+    assert!(chain.contains("permission denied"), "{chain}");
     let verified = verify_database(&owner.location(), |_| ()).await.unwrap();
     assert_eq!(verified.count, 3);
 }

@@ -10,6 +10,9 @@ use tokio_util::sync::CancellationToken;
 use super::indexes;
 use crate::error::Error;
 
+/// Page cache of SQLite's integrity check in KiB. It looks up every row in every index.
+pub const INTEGRITY_CACHE_KIB: u32 = 16 * 1024;
+
 /// Result of the integrity check.
 pub enum Integrity {
     /// Pages and indexes are consistent.
@@ -69,6 +72,8 @@ impl IntegrityCheck {
 }
 
 async fn of_sqlite(connection: &mut Connection) -> Result<Integrity, sqlx::Error> {
+    let cache = Sql::new(format!("PRAGMA cache_size = -{INTEGRITY_CACHE_KIB}"));
+    connection.conn().execute(&cache).await?;
     let sql = Sql::new("PRAGMA integrity_check(1)");
     let row = connection.conn().first(&sql).await?;
     let text = row.map(|row| row.get::<String>("integrity_check"));

@@ -6,6 +6,7 @@ use std::ops::Range;
 use std::panic::resume_unwind;
 
 use ledger_format::file::available_threads;
+use mesh_db::cells::CellColumn::{Bytes, Int};
 use mesh_db::cells::{CellRow, Cells};
 use mesh_db::pool::{Access, Pool};
 use mesh_db::sql::{Row, Sql};
@@ -166,7 +167,7 @@ async fn fetch(
         entries = entries.push(" AND seq <= ").bind(to);
     }
     let entries = entries.push(" ORDER BY seq LIMIT ").bind(PAGE_ENTRIES);
-    let columns = ["seq", "id", "leaf", "chain"];
+    let columns = [Int("seq"), Bytes("id"), Bytes("leaf"), Bytes("chain")];
     let entries = snapshot.conn().cells(&columns, entries).await?;
     let entries = CellsBySequence::of(entries)?;
     let (first, last) = (entries.seqs.first().copied(), entries.seqs.last().copied());
@@ -180,13 +181,19 @@ async fn fetch(
             .bind(last.unwrap_or_default())
             .push(" ORDER BY seq")
     };
-    let columns = ["seq", "recorded_at", "cluster", "subject", "body"];
+    let columns = [
+        Int("seq"),
+        Int("recorded_at"),
+        Bytes("cluster"),
+        Bytes("subject"),
+        Bytes("body"),
+    ];
     let payloads = snapshot.conn().cells(&columns, of_page("payloads")).await?;
     let index = snapshot
         .conn()
         .cells(&COLUMNS, of_page("event_index"))
         .await?;
-    let columns = ["seq", "block"];
+    let columns = [Int("seq"), Bytes("block")];
     let nodes = snapshot
         .conn()
         .cells(&columns, of_page("event_nodes"))

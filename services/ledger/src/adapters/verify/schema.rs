@@ -9,6 +9,7 @@ use sqlx::sqlite::SqlitePoolOptions;
 use tokio::sync::OnceCell;
 
 use crate::adapters::sqlite;
+use crate::adapters::store::TABLES;
 use crate::error::Error;
 
 /// Objects of a new ledger on PostgreSQL, one per line. Created by the adjacent query.
@@ -90,7 +91,8 @@ async fn expected_of_sqlite() -> Result<SchemaObjects, Error> {
         .connect("sqlite::memory:")
         .await
         .map_err(Error::Read)?;
-    sqlite::MIGRATIONS
+    TABLES
+        .sqlite
         .run(&pool)
         .await
         .map_err(|error| Error::Read(sqlx::Error::Migrate(Box::new(error))))?;

@@ -8,6 +8,8 @@ mod ledger;
 mod nats;
 mod price;
 mod queue;
+mod request;
+mod triggers;
 mod webhooks;
 
 use std::path::PathBuf;
@@ -28,7 +30,9 @@ pub use ledger::{
 };
 pub use nats::{Nats, NatsConfig, NatsProvision};
 pub use price::{ImportFiles, Price, PriceEstimate, PriceImport};
-pub use queue::{Queue, QueueReplay, Schedule, TraceFormat};
+pub use queue::{Queue, QueueReplay, Schedule, Squeue, TraceFormat, When, Why};
+pub use request::{Request, Requests};
+pub use triggers::{Publish, Tree, Triggers};
 pub use webhooks::{
     WebhookAdd, WebhookEdit, WebhookFields, WebhookPreview, Webhooks, WhichDeliveries,
 };
@@ -149,10 +153,14 @@ pub enum Command {
     /// Show the current or past state of a node, and its events
     Node(Node),
     /// Explain why a job is pending, who can act, and when it may start
-    Why(Job),
+    Why(Why),
+    /// Estimate when a job would start that is not submitted yet
+    When(When),
     /// Show how good estimated starts are, or try them on a trace
     #[command(subcommand)]
     Queue(Queue),
+    /// Answer like squeue, without asking slurmctld
+    Squeue(Squeue),
     /// Wait for an event of a job
     Wait(Wait),
     /// Show the costs of jobs
@@ -163,6 +171,13 @@ pub enum Command {
     /// Create, edit, test and remove webhook endpoints
     #[command(subcommand)]
     Webhooks(Webhooks),
+    /// List, test, fire and pause rules that start jobs, and show their runs
+    #[command(subcommand)]
+    Triggers(Triggers),
+    /// Show which event led to a job, and what the job led to
+    Tree(Tree),
+    /// Publish an event for rules, also from inside a job
+    Publish(Publish),
     /// Show your identity and permissions
     Whoami,
     /// Verify that the ledger was not changed
@@ -234,7 +249,8 @@ pub struct Manual {
 /// `smesh up`
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Runs ingest, node-watcher, cost-engine, pending-explainer, ledger and webhook-dispatcher. Also starts a nats-server
+Runs ingest, node-watcher, cost-engine, pending-explainer, ledger and webhook-dispatcher, the exporter
+if enabled is true in [exporter], and the workflow-trigger if it has rules. Also starts a nats-server
 unless url is set in [mesh.nats]: the program in NATS_SERVER_BIN, else in PATH, else next to smesh.
 Ctrl-C and SIGTERM shut it down gracefully. Nothing is lost if it is killed.
 
@@ -266,17 +282,6 @@ pub struct Recover {
     /// Name of the service, as shown by `smesh doctor`
     #[arg(value_name = "SERVICE")]
     pub service: String,
-}
-
-/// `smesh why`
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  smesh why 123        smesh why 123_4        smesh why 123 -M other-cluster")]
-pub struct Job {
-    /// Job id
-    #[arg(value_name = "ID")]
-    pub job: JobRef,
 }
 
 /// `smesh wait`

@@ -22,10 +22,14 @@ mod queue;
 mod recover;
 mod replay;
 mod retention;
+pub mod squeue;
 mod stats;
+mod tree;
+mod triggers;
 mod verify;
 pub mod wait;
 mod webhooks;
+mod what_if;
 mod whoami;
 mod why;
 
@@ -55,11 +59,15 @@ pub async fn run(cli: Cli) -> Result<ExitCode, Error> {
         Command::Job(args) => job::run(global, &args).await,
         Command::Node(args) => node::run(global, &args).await,
         Command::Why(args) => why::run(global, &args).await,
+        Command::When(args) => what_if::when(global, &args).await,
         Command::Queue(args) => queue::run(global, args).await,
         Command::Wait(args) => wait::run(global, &args).await,
         Command::Cost(args) => cost::run(global, &args).await,
         Command::Budget(args) => budget::run(global, &args).await,
         Command::Webhooks(args) => webhooks::run(global, args).await,
+        Command::Triggers(args) => triggers::run(global, args).await,
+        Command::Tree(args) => tree::run(global, &args).await,
+        Command::Publish(args) => triggers::publish(global, args).await,
         Command::Whoami => whoami::run(global).await,
         Command::Verify(args) => verify::run(global, args).await,
         Command::Ledger(args) => ledger::run(global, args).await,
@@ -72,6 +80,7 @@ pub async fn run(cli: Cli) -> Result<ExitCode, Error> {
         Command::Nats(args) => nats::run(global, args).await,
         Command::Hooks(args) => hooks::run(global, args).await,
         Command::Inspect(args) => inspect::run(&args),
+        Command::Squeue(args) => squeue::run(global, &args.arguments).await,
         Command::Manual(args) => manual::run(&args),
     }
 }

@@ -8,7 +8,7 @@ use smesh::cli::{Cli, Command};
 use smesh::{Error, commands};
 
 fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let cli = match parse() {
         Ok(cli) => cli,
         Err(error) => {
             // Help and version are not errors. Statuses 2 and 3 belong to `wait`, so usage errors take their status from sysexits.h.
@@ -18,9 +18,9 @@ fn main() -> ExitCode {
                 .map_or(ExitCode::FAILURE, |()| ExitCode::from(code));
         }
     };
-    // Among its services is ingest, which parses the records of the whole queue.
+    // Among its services is ingest, which parses the records of the whole queue, and the webhook-dispatcher, which allocates in many threads.
     if matches!(cli.command, Command::Up(_)) {
-        mesh_runtime::restart_with_bounded_malloc();
+        mesh_runtime::restart_with_bounded_malloc(2);
     }
     mesh_runtime::install_crypto_provider();
     let runtime = match tokio::runtime::Builder::new_multi_thread()
@@ -37,6 +37,22 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) => print_error(&error),
     }
+}
+
+/// Parses the command line. The options of `smesh squeue` are squeue's, some of which are also ours.
+fn parse() -> Result<Cli, clap::Error> {
+    let mut arguments: Vec<_> = std::env::args_os().collect();
+    let is_squeue = arguments.get(1).is_some_and(|command| command == "squeue")
+        && arguments.get(2).is_none_or(|option| option != "--help");
+    if !is_squeue {
+        return Cli::try_parse_from(arguments);
+    }
+    let options = arguments.split_off(2);
+    let mut cli = Cli::try_parse_from(arguments)?;
+    if let Command::Squeue(squeue) = &mut cli.command {
+        squeue.arguments = options;
+    }
+    Ok(cli)
 }
 
 fn print_error(error: &Error) -> ExitCode {

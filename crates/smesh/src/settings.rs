@@ -25,6 +25,8 @@ pub const SECTIONS: &[ServiceSection] = &[
     ServiceSection::of::<ledger::LedgerService>(),
     ServiceSection::of::<webhook_dispatcher::WebhookDispatcherService>(),
     ServiceSection::of::<pending_explainer::PendingExplainerService>(),
+    ServiceSection::of::<exporter::ExporterService>(),
+    ServiceSection::of::<workflow_trigger::WorkflowTriggerService>(),
 ];
 
 /// Path of the configuration: the one named, else one in the current folder, else the system's.

@@ -4,6 +4,8 @@ use std::io::Write as _;
 
 use anstyle::{AnsiColor, Style};
 use chrono::{DateTime, Local, Utc};
+use comfy_table::Table;
+use comfy_table::presets::NOTHING;
 use mesh_events::proto::mesh::cost::v1::{CostEvent, Money};
 use mesh_events::proto::mesh::event::v1::event::Payload;
 use mesh_events::proto::mesh::job::v1::{Job, JobEvent, Usage};
@@ -320,27 +322,17 @@ pub fn clean(text: &str) -> String {
 
 /// A table with aligned columns; the first row is the heading.
 pub fn table(rows: &[Vec<String>]) -> String {
-    let columns = rows.iter().map(Vec::len).max().unwrap_or_default();
-    let width = |column: usize| {
-        rows.iter()
-            .filter_map(|row| row.get(column))
-            .map(|cell| cell.chars().count())
-            .max()
-            .unwrap_or_default()
-    };
-    let widths: Vec<usize> = (0..columns).map(width).collect();
-    let mut text = String::new();
-    for (n, row) in rows.iter().enumerate() {
-        let cells: Vec<String> = row
-            .iter()
-            .zip(&widths)
-            .map(|(cell, width)| format!("{:<width$}", clean(cell)))
-            .collect();
-        let line = cells.join("  ").trim_end().to_owned();
-        text.push_str(&if n == 0 { bold(&line) } else { line });
-        text.push('\n');
+    let mut table = Table::new();
+    table.load_preset(NOTHING);
+    table.add_rows(rows.iter().map(|row| row.iter().map(|cell| clean(cell))));
+    for column in table.column_iter_mut() {
+        column.set_padding((0, 2));
     }
-    text.trim_end().to_owned()
+    let lines = table.lines().enumerate().map(|(n, line)| match n {
+        0 => bold(line.trim_end()),
+        _ => line.trim_end().to_owned(),
+    });
+    lines.collect::<Vec<_>>().join("\n").trim_end().to_owned()
 }
 
 #[cfg(test)]

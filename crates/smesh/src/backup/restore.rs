@@ -326,7 +326,7 @@ async fn refuse_existing_tables(database: &Database) -> Result<(), Error> {
     }
 }
 
-/// Copies a file to its place, for its owner only.
+/// Copies a file to its path, for its owner only.
 fn place(from: &Path, to: &Path) -> Result<(), Error> {
     if let Some(folder) = to.parent() {
         std::fs::create_dir_all(folder).map_err(|source| Error::io("create", folder, source))?;

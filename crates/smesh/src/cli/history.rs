@@ -196,7 +196,8 @@ Waiting times run from eligibility to the start, like Planned in sacct. P50 is t
 Examples:
   smesh stats --since 7days                          in total
   smesh stats --since 7days --by user
-  smesh stats --since 2026-11-01 --by day,account --json")]
+  smesh stats --since 2026-11-01 --by day,account --json
+  smesh stats --kpi --since 30days --by account      efficiency, waste, waits and failures, exact")]
 pub struct Stats {
     /// Filter of events.
     #[command(flatten)]
@@ -204,6 +205,9 @@ pub struct Stats {
     /// Grouping, separated by commas: day (UTC), cluster, user, account, partition, name [default: totals only]
     #[arg(long, value_name = "GROUPS")]
     pub by: Option<String>,
+    /// Show CPU efficiency, memory waste, waits and failure rates of runs instead; groups: cluster, partition, account, user, identity, qos
+    #[arg(long, conflicts_with = "type")]
+    pub kpi: bool,
 }
 
 /// `smesh job`

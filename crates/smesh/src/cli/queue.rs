@@ -1,9 +1,13 @@
-//! Arguments of `smesh queue`.
+//! Arguments of `smesh queue`, `why`, `when` and `squeue`.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
+use slurm_types::JobRef;
+
+use super::Requests;
 
 /// `smesh queue`
 #[derive(Debug, Subcommand)]
@@ -76,4 +80,78 @@ pub enum Schedule {
     None,
     /// From EASY backfilling
     Easy,
+}
+
+/// `smesh why`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+With --if it says when the job may start if its request were different. Both queues are run forward 32 times, by the estimates of
+`smesh queue quality`; Slurm is not asked. `probably` means in at least 60 of 100 cases. Refused is what can never start, and a time limit
+that would have ended one in ten of your last runs. The job itself is not changed.
+
+Examples:
+  smesh why 123        smesh why 123_4        smesh why 123 -M other-cluster
+  smesh why 123 --history                             what was said so far, and how good the estimates were
+  smesh why 123 --if --time 2h --if --partition cpu2
+  smesh why 123 --if --nodes 2 --time 4h --verify     also asks Slurm, by one `sbatch --test-only` with these sizes")]
+pub struct Why {
+    /// Job id
+    #[arg(value_name = "ID")]
+    pub job: JobRef,
+    /// Variants of its request
+    #[command(flatten)]
+    pub requests: Requests,
+    /// Also ask Slurm what it would plan for the variant, once and as yourself
+    #[arg(long)]
+    pub verify: bool,
+    /// Show what was said about its wait and when, what changed, and what became of the estimates
+    #[arg(long, conflicts_with_all = ["if", "verify"])]
+    pub history: bool,
+}
+
+/// `smesh when`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Says when such a job would start if it were submitted now, behind all jobs that wait in its partition. Without --cpus, --mem and --gpus it asks for
+whole nodes. Slurm is not asked and nothing is submitted. What the times mean: docs/guide/estimates.md
+
+Examples:
+  smesh when --nodes 4 --time 6h -p gpu
+  smesh when --cpus 16 --mem 64G --time 1-0 -p cpu --if --time 8h --if -p short --time 4h
+  smesh when --nodes 4 --time 6h -p gpu --verify      also asks Slurm, by one `sbatch --test-only`")]
+pub struct When {
+    /// The request, and variants of it
+    #[command(flatten)]
+    pub requests: Requests,
+    /// Also ask Slurm what it would plan for the request, once and as yourself
+    #[arg(long)]
+    pub verify: bool,
+}
+
+/// `smesh squeue`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+For programs that poll squeue: a list of all jobs, which ingest reads every ingest.list_interval (off by default), answers all of them. What is printed is
+what squeue prints. Answered are -h -a -o -t -u -j -p -A -n -M --me --noconvert, and all letters of --format.
+
+The real squeue runs in its place, with unchanged arguments, for any other option, for the jobs of others (administrators see all), for a job that is not in
+the list, if the list is older than 30 s, if a variable such as SQUEUE_FORMAT or SLURM_TIME_FORMAT is set, and if slurm-mesh does not answer.
+
+A job that was submitted since the last list is missing from answers without --jobs, as in the seconds before squeue knows it.
+
+For programs that find squeue in PATH, put a script named squeue in front of it:
+  #!/bin/sh
+  exec smesh squeue \"$@\"
+
+Examples:
+  smesh squeue --me
+  smesh squeue -h -o '%i %t' -t all -u alice")]
+pub struct Squeue {
+    /// Options of squeue
+    #[arg(
+        value_name = "OPTION",
+        trailing_var_arg = true,
+        allow_hyphen_values = true
+    )]
+    pub arguments: Vec<OsString>,
 }

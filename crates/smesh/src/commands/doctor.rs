@@ -3,6 +3,7 @@
 mod advice;
 mod certificates;
 mod checks;
+mod hooks;
 mod storage;
 
 use std::process::ExitCode;

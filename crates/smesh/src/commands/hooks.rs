@@ -23,7 +23,7 @@ use crate::settings::{self, HOOK_CONFIG};
 use crate::show;
 use crate::slurm_conf::SlurmConf;
 
-use kinds::Place;
+use kinds::Hosts;
 pub use plan::Plan;
 use plan::{Hook, Site};
 
@@ -205,14 +205,14 @@ fn optional(hook: &Hook) -> String {
         .text
         .lines()
         .find(|line| line.starts_with("exec "))
-        .filter(|_| hook.place != Place::Logins || !hook.lines.is_empty());
+        .filter(|_| hook.hosts != Hosts::Logins || !hook.lines.is_empty());
     let script = runs.map(|line| format!("\n#   {}: {line}", hook.script.display()));
     format!(
         "\n# {}: {}; {}, on {}{}{lines}",
         hook.name,
         hook.about,
         hook.into,
-        hook.place.name(),
+        hook.hosts.name(),
         script.unwrap_or_default()
     )
 }

@@ -57,6 +57,8 @@ fn programs() -> Vec<clap::Command> {
         service::<node_watcher::NodeWatcherService>("slurm-mesh-node-watcher"),
         service::<cost_engine::CostEngineService>("slurm-mesh-cost-engine"),
         service::<pending_explainer::PendingExplainerService>("slurm-mesh-pending-explainer"),
+        service::<exporter::ExporterService>("slurm-mesh-exporter"),
+        service::<workflow_trigger::WorkflowTriggerService>("slurm-mesh-workflow-trigger"),
         service::<ledger::LedgerService>("slurm-mesh-ledger"),
         service::<webhook_dispatcher::WebhookDispatcherService>("slurm-mesh-webhook-dispatcher"),
     ]

@@ -1,5 +1,7 @@
 //! `smesh stats`: statistics over the history.
 
+mod kpi;
+
 use std::process::ExitCode;
 
 use serde_json::Value;
@@ -22,6 +24,10 @@ const FAILURES: [&str; 7] = [
 
 pub(super) async fn run(global: &Global, args: cli::Stats) -> Result<ExitCode, Error> {
     let client = settings::client(global)?;
+    if args.kpi {
+        kpi::run(global, &client, &args).await?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let mut query = filter(global, &args.filter).query();
     query.extend(args.by.clone().map(|by| ("by", by)));
     let stats = client.get("/v1/events/stats", &query).await?;
@@ -33,12 +39,19 @@ pub(super) async fn run(global: &Global, args: cli::Stats) -> Result<ExitCode, E
     Ok(ExitCode::SUCCESS)
 }
 
+/// The dimensions that rows are grouped by.
+fn groups(by: Option<&str>) -> Vec<&str> {
+    let by = by.into_iter().flat_map(|by| by.split(','));
+    by.map(str::trim).collect()
+}
+
+/// A row's value of a dimension.
+fn group(row: &Value, name: &str) -> String {
+    show::clean(row["group"][name].as_str().unwrap_or("(none)"))
+}
+
 fn table(stats: &Value, by: Option<&str>) -> String {
-    let groups: Vec<&str> = by
-        .into_iter()
-        .flat_map(|by| by.split(','))
-        .map(str::trim)
-        .collect();
+    let groups = groups(by);
     let columns = [
         "submitted",
         "started",
@@ -55,7 +68,6 @@ fn table(stats: &Value, by: Option<&str>) -> String {
         .map(|name| name.to_uppercase());
     let mut rows = vec![heading.collect::<Vec<_>>()];
     for row in stats["rows"].as_array().into_iter().flatten() {
-        let group = |name: &&str| show::clean(row["group"][name].as_str().unwrap_or("(none)"));
         let count = |name: &str| row["jobs"][name].as_u64().unwrap_or_default();
         let wait = |key: &str| {
             let seconds = row["wait"][key]
@@ -70,7 +82,7 @@ fn table(stats: &Value, by: Option<&str>) -> String {
             })
             .collect();
         let failures: u64 = FAILURES.iter().map(|name| count(name)).sum();
-        let mut cells: Vec<String> = groups.iter().map(group).collect();
+        let mut cells: Vec<String> = groups.iter().map(|name| group(row, name)).collect();
         cells.extend([
             count("submitted").to_string(),
             count("started").to_string(),

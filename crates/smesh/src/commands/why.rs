@@ -1,15 +1,21 @@
 //! `smesh why ID`: why a job is pending, and what became of it if it is not.
 
+mod history;
+
 use std::process::ExitCode;
 
 use serde_json::Value;
 
+use super::what_if;
 use crate::cli::{self, Global};
 use crate::client::{Query, segment};
 use crate::error::Error;
 use crate::{settings, show};
 
-pub(super) async fn run(global: &Global, args: &cli::Job) -> Result<ExitCode, Error> {
+pub(super) async fn run(global: &Global, args: &cli::Why) -> Result<ExitCode, Error> {
+    if !args.requests.variants.is_empty() || !args.requests.base.is_empty() || args.verify {
+        return what_if::why(global, args).await;
+    }
     let client = settings::client(global)?;
     let cluster = settings::cluster(global)?;
     let (cluster, job) = (segment(&cluster), segment(&args.job.to_string()));
@@ -48,6 +54,9 @@ pub(super) async fn run(global: &Global, args: &cli::Job) -> Result<ExitCode, Er
         show::line(&answer)?;
         return Ok(ExitCode::SUCCESS);
     }
+    if args.history {
+        return history::show(&answer);
+    }
     let explanation = &answer["explanation"];
     let text = |key: &str| show::clean(explanation[key].as_str().unwrap_or_default());
     show::line(show::bold(&format!(
@@ -73,7 +82,7 @@ fn verb(stage: &str) -> &'static str {
 }
 
 /// When it may start, and how often that was right.
-fn estimate(estimate: &Value) -> Option<(&'static str, String)> {
+pub(super) fn estimate(estimate: &Value) -> Option<(&'static str, String)> {
     let time = |key: &str| {
         let time = estimate[key].as_str().and_then(|time| time.parse().ok());
         time.map(|time| show::clock(Some(time)))
@@ -87,8 +96,9 @@ fn estimate(estimate: &Value) -> Option<(&'static str, String)> {
     } else {
         "9 of 10 such jobs"
     };
+    let early = time("start_p10").map_or_else(String::new, |p10| format!(", 1 of 10 before {p10}"));
     let mut text = match time("start_p50") {
-        Some(p50) => format!("{p50}; {share} by {p90}"),
+        Some(p50) => format!("{p50}; {share} by {p90}{early}"),
         None => format!("{share} by {p90}"),
     };
     if let Some(covered) = covered {

@@ -1,4 +1,4 @@
-//! `smesh recover`: sets a service's damaged file aside copies its readable content into a new one, and
+//! `smesh recover`: sets a service's damaged file aside, copies its readable content into a new one, and
 //! restores what the ledger and the bus have of the rest.
 
 use std::os::unix::net::UnixStream;
@@ -52,9 +52,9 @@ pub async fn file(context: &Context, service: &str) -> Result<RecoveredFile, Err
     let restored = match service {
         COST_ENGINE => restore_costs(context, &path).await?,
         _ => {
-            let prepared = webhook_dispatcher::restore(context, &path).await;
+            let prepared = webhook_dispatcher::restore(context).await;
             prepared.map_err(failed)?;
-            "the next start reads from the bus what was delivered; nothing of that is sent again"
+            "the next start reads from the bus what was delivered, and sends the rest; what was delivered just before the stop may be sent again, with the same webhook-id"
                 .into()
         }
     };
@@ -78,8 +78,6 @@ async fn restore_costs(context: &Context, path: &Path) -> Result<String, Error> 
             mesh_runtime::error_chain(&*error)
         ),
     };
-    let noted = cost_engine::recompute(path);
-    noted.map_err(|source| Error::io("write beside", path, source))?;
     Ok(restored)
 }
 

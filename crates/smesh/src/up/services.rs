@@ -42,6 +42,14 @@ pub async fn start(context: &Context, child: Option<&NatsChild>) -> Result<Runni
         .await?;
     starter.add::<node_watcher::NodeWatcherService>().await?;
     starter.add::<ingest::IngestService>().await?;
+    if exporter_enabled(context)? {
+        starter.add::<exporter::ExporterService>().await?;
+    }
+    if triggers_enabled(context)? {
+        starter
+            .add::<workflow_trigger::WorkflowTriggerService>()
+            .await?;
+    }
     let Starter {
         router,
         work,
@@ -73,7 +81,23 @@ pub fn check(context: &Context) -> Result<(), Error> {
     one::<webhook_dispatcher::WebhookDispatcherService>(context)?;
     one::<pending_explainer::PendingExplainerService>(context)?;
     one::<node_watcher::NodeWatcherService>(context)?;
+    one::<exporter::ExporterService>(context)?;
+    one::<workflow_trigger::WorkflowTriggerService>(context)?;
     one::<ingest::IngestService>(context)
+}
+
+fn exporter_enabled(context: &Context) -> Result<bool, Error> {
+    exporter::is_enabled(context).map_err(|source| Error::Service {
+        service: exporter::ExporterService::NAME,
+        source,
+    })
+}
+
+fn triggers_enabled(context: &Context) -> Result<bool, Error> {
+    workflow_trigger::is_enabled(context).map_err(|source| Error::Service {
+        service: workflow_trigger::WorkflowTriggerService::NAME,
+        source,
+    })
 }
 
 struct Starter<'a> {

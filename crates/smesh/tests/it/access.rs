@@ -68,6 +68,8 @@ const MATRIX: &[(&str, Row)] = &[
         "/v1/events/stats",
         ("GET", "/v1/events/stats?user=alice", ABOUT_ALICE),
     ),
+    ("/v1/kpis", ("GET", "/v1/kpis", ALL)),
+    ("/v1/kpis", ("GET", "/v1/kpis?user=alice", ABOUT_ALICE)),
     (
         "/v1/events/openapi.json",
         ("GET", "/v1/events/openapi.json", ALL),
@@ -135,6 +137,20 @@ const MATRIX: &[(&str, Row)] = &[
     (
         "/v1/queue/{cluster}/{job}",
         ("GET", "/v1/queue/testbed/99", MISSING),
+    ),
+    // Off by default.
+    (
+        "/v1/queue/{cluster}/listing",
+        ("GET", "/v1/queue/testbed/listing", MISSING),
+    ),
+    // The explainer's tests check the answers. Here the requests have no body.
+    (
+        "/v1/queue/{cluster}/what-if",
+        ("POST", "/v1/queue/testbed/what-if", WITHOUT_BODY),
+    ),
+    (
+        "/v1/queue/{cluster}/{job}/what-if",
+        ("POST", "/v1/queue/testbed/99/what-if", WITHOUT_BODY),
     ),
     ("/v1/webhooks", ("GET", "/v1/webhooks", ALL)),
     // The dispatcher's tests check who may create which endpoint. Here the request has no body.

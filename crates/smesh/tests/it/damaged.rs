@@ -71,8 +71,8 @@ fn recovers(service: &'static str, file: &str, page: isize) {
     mesh.wait_until("the service works", || {
         condition_of(&mesh, service).trim().is_empty()
     });
-    mesh.wait_until("costs are computed again", || {
-        !mesh.path(&format!("data/{file}.compute-again")).exists()
+    mesh.wait_until("the rest is restored from the bus", || {
+        !mesh.path(&format!("data/{file}.recovered")).exists()
     });
     // The recovered file was checked completely.
     let log = fs::read_to_string(mesh.path("up.log")).unwrap();

@@ -1,10 +1,44 @@
 //! `smesh queue replay` on files and generated traces.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 
 use serde_json::Value;
 
 use crate::mesh::{Mesh, stderr, stdout};
+
+#[test]
+fn squeue_runs_the_wrapper_of_a_site_and_never_itself() {
+    let mesh = Mesh::init();
+    let config = fs::read_to_string(mesh.path("mesh.toml")).unwrap();
+    let bin = mesh.path("bin");
+    let wrapper = |text: &str| {
+        fs::create_dir_all(&bin).unwrap();
+        let program = bin.join("squeue");
+        fs::write(&program, text).unwrap();
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    };
+    let section = format!("[slurm]\nbin_dir = {bin:?}");
+    fs::write(
+        mesh.path("mesh.toml"),
+        config.replacen("[slurm]", &section, 1),
+    )
+    .unwrap();
+    // A program that is not a script, where PATH has it.
+    let path = mesh.path("path");
+    fs::create_dir(&path).unwrap();
+    fs::copy("/bin/echo", path.join("squeue")).unwrap();
+    let squeue = || {
+        let mut command = mesh.smesh(&["squeue", "--start", "-n", "x"]);
+        stdout(&command.env("PATH", &path).output().unwrap())
+    };
+
+    wrapper("#!/bin/sh\necho site \"$@\"\n");
+    assert_eq!(squeue(), "site --start -n x\n");
+    let own = env!("CARGO_BIN_EXE_smesh");
+    wrapper(&format!("#!/bin/sh\nexec {own} squeue \"$@\"\n"));
+    assert_eq!(squeue(), "--start -n x\n");
+}
 
 #[test]
 fn a_generated_trace_is_replayed_the_same_way_again() {

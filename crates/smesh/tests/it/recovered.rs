@@ -124,7 +124,7 @@ async fn costs_are_as_before_also_of_jobs_that_the_bus_no_longer_has() {
     assert!(printed.contains("restored from the ledger"), "{printed}");
     assert_eq!(costs(&mesh), before);
     mesh.wait_until("the bus was read again", || {
-        !mesh.path("data/cost-engine.db.compute-again").exists()
+        !mesh.path("data/cost-engine.db.recovered").exists()
     });
     // The engine reads the bus in order: with the end of this job it has read all.
     run_job(&mesh, 5, 20).await;

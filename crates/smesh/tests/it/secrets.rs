@@ -1,11 +1,15 @@
 //! A file with a secret that others may read is refused, for every key and option that names one.
 
 use std::collections::BTreeSet;
+use std::fmt::Debug;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 
 use clap::CommandFactory as _;
+use mesh_runtime::{ConfigFile, Context, MeshConfig};
+use serde::de::DeserializeOwned;
 use smesh::cli::Cli;
+use tokio_util::sync::CancellationToken;
 
 use crate::mesh::{Mesh, stderr};
 
@@ -52,6 +56,10 @@ const SECRET: &[(&str, &str)] = &[
         "ledger.checkpoint.key_file",
         // Below the data directory, because relative paths of the ledger start there.
         "[ledger.checkpoint]\nkey_file = '../secret'",
+    ),
+    (
+        "workflow-trigger.sources.secret_file",
+        "[[workflow-trigger.sources]]\nname = 'x'\nsignature = 'hmac'\nsecret_file = 'secret'\n[[workflow-trigger.rules]]\nname = 'y'\nowner = 'alice'\non = { source = 'x' }\naction = { publish = 'a.b' }",
     ),
     (
         "webhook-dispatcher.secrets_key_file",
@@ -241,5 +249,104 @@ fn a_file_that_others_may_read_is_refused_whichever_option_names_it() {
             message.contains("others may read or change it (mode 644)"),
             "{arguments:?}: {message}"
         );
+    }
+}
+
+/// Every key that holds a secret or a URL with a login, in all sections.
+const ALL: &str = r#"
+[mesh]
+cluster = "testbed"
+[mesh.nats]
+url = "nats://mesh:s3cret@127.0.0.1:1"
+password = "s3cret"
+[mesh.telemetry]
+otlp_endpoint = "https://mesh:s3cret@otel.example.org"
+[ledger.db]
+url = "postgres://mesh:s3cret@127.0.0.1:1/ledger"
+reader_url = "postgres://reader:s3cret@127.0.0.1:1/ledger"
+[ledger.retention]
+url = "postgres://eraser:s3cret@127.0.0.1:1/ledger"
+[cost-engine.db]
+url = "postgres://mesh:s3cret@127.0.0.1:1/costs"
+[exporter.db]
+url = "postgres://mesh:s3cret@127.0.0.1:1/exporter"
+[workflow-trigger.db]
+url = "postgres://mesh:s3cret@127.0.0.1:1/triggers"
+[webhook-dispatcher]
+secrets_key = "s3cret"
+[webhook-dispatcher.db]
+url = "postgres://mesh:s3cret@127.0.0.1:1/webhooks"
+[webhook-dispatcher.proxy]
+url = "http://mesh:s3cret@127.0.0.1:1"
+credentials = "mesh:s3cret"
+[[webhook-dispatcher.endpoints]]
+name = "pipeline"
+url = "https://ci:s3cret@ci.example.org/hook"
+secret = "s3cret"
+headers = { authorization = "s3cret" }
+[[webhook-dispatcher.endpoints]]
+name = "chat"
+url = "https://hooks.slack.com/services/s3cret"
+format = "slack"
+[[webhook-dispatcher.endpoints]]
+name = "teams"
+url = "https://prod.example.org/workflows/1?sig=s3cret"
+format = { type = "teams" }
+[[webhook-dispatcher.endpoints]]
+name = "pager"
+format = { type = "pagerduty", routing_key = "s3cret" }
+"#;
+
+#[test]
+fn no_secret_is_printed() {
+    fn debug<T: DeserializeOwned + Debug>(config: &ConfigFile, name: &str) -> String {
+        format!("{:?}", config.section::<T>(name).unwrap())
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("mesh.toml");
+    mesh_testkit::write_private(&path, ALL);
+    let config = ConfigFile::load(smesh::settings::SECTIONS, Some(&path)).unwrap();
+    let printed = config.print().unwrap();
+    for text in [
+        &printed,
+        &debug::<MeshConfig>(&config, "mesh"),
+        &debug::<ledger::Config>(&config, "ledger"),
+        &debug::<cost_engine::Config>(&config, "cost-engine"),
+        &debug::<exporter::config::Config>(&config, "exporter"),
+        &debug::<workflow_trigger::config::Config>(&config, "workflow-trigger"),
+        &debug::<webhook_dispatcher::Config>(&config, "webhook-dispatcher"),
+    ] {
+        assert!(!text.contains("s3cret"), "{text}");
+    }
+    for shown in [
+        "https://********@ci.example.org/hook",
+        "postgres://********@127.0.0.1:1/costs",
+        "name = \"pager\"",
+        "secrets_key = \"********\"",
+    ] {
+        assert!(printed.contains(shown), "{shown:?} is not in {printed}");
+    }
+}
+
+#[test]
+fn every_secret_in_a_file_is_found() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("mesh.toml");
+    let is_secret = |line: &&str| line.contains("s3cret");
+    for secret in ALL.lines().filter(is_secret) {
+        let alone = ALL
+            .lines()
+            .filter(|line| !is_secret(line) || *line == secret);
+        fs::write(&path, alone.collect::<Vec<_>>().join("\n")).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+        let config = ConfigFile::load(smesh::settings::SECTIONS, Some(&path)).unwrap();
+        let fault = Context::new(config, CancellationToken::new()).err();
+        let fault = fault.map(|fault| fault.to_string()).unwrap_or_default();
+        let key = secret.split(" = ").next().unwrap();
+        assert!(
+            fault.contains("secret in a file") && fault.contains(key),
+            "{secret}: {fault}"
+        );
+        assert!(!fault.contains("s3cret"), "{fault}");
     }
 }

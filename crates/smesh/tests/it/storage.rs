@@ -9,13 +9,15 @@ use mesh_testkit::{NatsServer, SmallDisk};
 
 use crate::mesh::{Mesh, stdout};
 
-const SERVICES: [&str; 6] = [
+const SERVICES: [&str; 8] = [
     "ingest",
     "node-watcher",
     "cost-engine",
     "ledger",
     "webhook-dispatcher",
     "pending-explainer",
+    "exporter",
+    "workflow-trigger",
 ];
 /// The doctor's line for healthy storage.
 const STORE: &str = "streams and buckets store";
@@ -160,7 +162,13 @@ fn works(mesh: &Mesh) {
 
 #[test]
 fn deleted_streams_buckets_and_consumers_are_restored_and_reported() {
-    let mesh = Mesh::started();
+    let mut mesh = Mesh::init();
+    let path = mesh.path("mesh.toml");
+    let text = fs::read_to_string(&path).unwrap();
+    // Both are off by default.
+    let section = "[exporter]\nenabled = true\n[[workflow-trigger.rules]]\nname = \"manual\"\nowner = \"alice\"\non = { manual = true }\naction = { cancel = \"{{ data.job }}\" }\n";
+    mesh_testkit::write_private(&path, format!("{text}\n{section}"));
+    mesh.start();
     works(&mesh);
     let buckets = BUCKETS.iter().map(|bucket| format!("KV_{}", bucket.name));
     let streams = STREAMS.iter().map(|stream| stream.name.to_owned());

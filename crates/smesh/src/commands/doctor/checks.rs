@@ -1,31 +1,23 @@
 //! The checks, from the lowest layer up. Later checks report less after an earlier failure.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::Instant;
 
 use chrono::{DateTime, TimeDelta, Utc};
-use mesh_hook::doorbell::{Call, doorbell};
-use mesh_hook::evidence::Environment;
-use mesh_hook::ring::{Outcome, ring};
-use mesh_hook::spool::Spool;
 use mesh_runtime::Context;
 use slurm_client::Slurm;
 use tokio_util::sync::CancellationToken;
 
 use super::{Finding, Grade};
-use super::{advice, certificates, storage};
-use crate::cli::{Global, HookFiles};
+use super::{advice, certificates, hooks, storage};
+use crate::cli::Global;
 use crate::client::{Query, Readiness};
-use crate::commands::hooks::plan_here;
-use crate::settings::{self, HOOK_CONFIG};
+use crate::settings;
 
 /// A larger clock difference makes times in events misleading. Slurm's times are in whole seconds.
 const MAX_SKEW: TimeDelta = TimeDelta::seconds(2);
 /// Slurm versions the parsers were tested with.
 const TESTED: &[&str] = &["22.05", "24.11", "26.05"];
-/// Users notice a hook that takes longer.
-const SLOW_RING: Duration = Duration::from_millis(20);
 
 pub(super) async fn all(global: &Global) -> Vec<Finding> {
     let mut findings = Vec::new();
@@ -55,8 +47,8 @@ pub(super) async fn all(global: &Global) -> Vec<Finding> {
         findings.extend(storage::disk(context));
         findings.push(storage::backup(context));
     }
-    hooks(global, by_commands && printed.is_some(), &mut findings).await;
-    doorbell_end_to_end(context.as_ref(), &mut findings).await;
+    hooks::installed(global, by_commands && printed.is_some(), &mut findings).await;
+    hooks::doorbell_end_to_end(context.as_ref(), &mut findings).await;
     findings
 }
 
@@ -338,157 +330,6 @@ fn differing_version(services: Option<&str>) -> Option<Finding> {
         format!("the services are version {services}, this program is {own}"),
         "finish the upgrade: docs/guide/upgrade.md",
     ))
-}
-
-async fn hooks(global: &Global, controller: bool, findings: &mut Vec<Finding>) {
-    let plan = match plan_here(
-        global,
-        &HookFiles {
-            dir: PathBuf::from("/etc/slurm-mesh/hooks"),
-            ..HookFiles::default()
-        },
-    )
-    .await
-    {
-        Ok((_, plan)) => plan,
-        Err(error) => {
-            return findings.push(Finding::new(
-                "hooks",
-                Grade::Unknown,
-                mesh_runtime::error_chain(&error),
-                "hooks not checked: run doctor on a host with slurm.conf, or set [slurm] conf",
-            ));
-        }
-    };
-    let source = if controller {
-        "slurmctld"
-    } else {
-        "slurm.conf"
-    };
-    for hook in plan.hooks.iter().filter(|hook| hook.recommended) {
-        if hook.installed.is_some() {
-            findings.push(Finding::new(
-                "hooks",
-                Grade::Good,
-                format!("{} is of slurm-mesh, according to {source}", hook.name),
-                "",
-            ));
-        } else {
-            let found = format!(
-                "{} is not of slurm-mesh, according to {source}: its events come with the next poll, seconds later",
-                hook.name
-            );
-            findings.push(Finding::new(
-                "hooks",
-                Grade::Warning,
-                found,
-                "see `smesh hooks print`",
-            ));
-        }
-    }
-}
-
-/// Sends a doorbell as a hook does, with the hooks' own configuration, and checks the backlog in the spool.
-async fn doorbell_end_to_end(context: Option<&Context>, findings: &mut Vec<Finding>) {
-    let Some(context) = context else { return };
-    let beside = context.mesh.data_dir.join(HOOK_CONFIG);
-    let path = if beside.exists() {
-        beside
-    } else {
-        PathBuf::from(mesh_hook::config::DEFAULT_PATH)
-    };
-    let config = match mesh_hook::Config::load(&path) {
-        Ok(config) => config,
-        Err(mesh_hook::config::Error::Read { source, .. })
-            if source.kind() == std::io::ErrorKind::PermissionDenied =>
-        {
-            return findings.push(Finding::new(
-                "doorbell",
-                Grade::Unknown,
-                format!("only SlurmUser may read {}", path.display()),
-                "run doctor as SlurmUser or root",
-            ));
-        }
-        Err(error) => {
-            return findings.push(Finding::new(
-                "doorbell",
-                Grade::Bad,
-                error.to_string(),
-                "start `smesh up` once, which writes this file; on other hosts create it (hooks/README.md)",
-            ));
-        }
-    };
-    let spool = Spool::new(&config.spool, config.max_spool_bytes);
-    let (sent, took) = tokio::task::spawn_blocking(move || {
-        let doorbell = doorbell(&Call {
-            cluster: &config.cluster,
-            hook: mesh_events::hooks::DOCTOR_HOOK,
-            host: &mesh_hook::sender::host(),
-            called_at: SystemTime::now(),
-            environment: &Environment::new(),
-            arguments: &[],
-        });
-        let started = Instant::now();
-        (
-            ring(&config, &doorbell, SystemTime::now(), started),
-            started.elapsed(),
-        )
-    })
-    .await
-    .map_or_else(
-        |error| (Err(error.to_string()), Duration::ZERO),
-        |(outcome, took)| (Ok(outcome), took),
-    );
-    let millis = format!("{:.1} ms", took.as_secs_f64() * 1000.0);
-    findings.push(match sent {
-        Ok(Outcome::Delivered { .. }) => {
-            let (grade, fix) = if took > SLOW_RING {
-                (
-                    Grade::Warning,
-                    "every job start waits for this; check the disk of nats-server",
-                )
-            } else {
-                (Grade::Good, "")
-            };
-            Finding::new(
-                "doorbell",
-                grade,
-                format!("doorbell stored in {millis}"),
-                fix,
-            )
-        }
-        Ok(Outcome::Spooled(error)) => Finding::new(
-            "doorbell",
-            Grade::Bad,
-            format!("spooled after {millis}: {error}"),
-            "start nats-server (`smesh up` does)",
-        ),
-        Ok(Outcome::Lost(error, lost)) => Finding::new(
-            "doorbell",
-            Grade::Bad,
-            format!("{error}; {lost}"),
-            "make the spool folder writable for SlurmUser",
-        ),
-        Err(error) => Finding::new("doorbell", Grade::Unknown, error, ""),
-    });
-    if let Ok(refused @ 1..) = spool.refused() {
-        findings.push(Finding::new(
-            "spool",
-            Grade::Warning,
-            format!("NATS refused {refused} doorbells"),
-            "`smesh hooks flush` retries them and prints the reason; delete *.refused if they are not needed",
-        ));
-    }
-    match spool.len() {
-        Ok(0) => findings.push(Finding::new("spool", Grade::Good, "empty", "")),
-        Ok(waiting) => findings.push(Finding::new(
-            "spool",
-            Grade::Warning,
-            format!("{waiting} doorbells are spooled"),
-            "the next hook calls deliver them; to deliver them now: smesh hooks flush",
-        )),
-        Err(error) => findings.push(Finding::new("spool", Grade::Unknown, error.to_string(), "")),
-    }
 }
 
 #[cfg(test)]

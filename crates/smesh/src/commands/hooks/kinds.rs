@@ -1,8 +1,8 @@
 //! All hooks, where they run, and their purpose.
 
-/// Where a hook runs.
+/// Hosts on which a hook runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum Hosts {
     /// Every SlurmctldHost.
     Controllers,
     /// Every node.
@@ -11,7 +11,7 @@ pub enum Place {
     Logins,
 }
 
-impl Place {
+impl Hosts {
     /// Name for display.
     pub const fn name(self) -> &'static str {
         match self {
@@ -24,7 +24,7 @@ impl Place {
 
 /// How a hook is installed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum How {
+pub enum Installation {
     /// A parameter of slurm.conf names the script.
     Parameter,
     /// A parameter of slurm.conf names the script. Useful only if the site already has a program there.
@@ -47,9 +47,9 @@ pub struct Kind {
     /// File name of the script.
     pub file: &'static str,
     /// Where it runs.
-    pub place: Place,
+    pub hosts: Hosts,
     /// How it is installed.
-    pub how: How,
+    pub installation: Installation,
     /// One of the three hooks that together report everything.
     pub recommended: bool,
     /// What the hook reports.
@@ -59,15 +59,15 @@ pub struct Kind {
 const fn kind(
     name: &'static str,
     file: &'static str,
-    place: Place,
-    how: How,
+    hosts: Hosts,
+    installation: Installation,
     about: &'static str,
 ) -> Kind {
     Kind {
         name,
         file,
-        place,
-        how,
+        hosts,
+        installation,
         recommended: false,
         about,
     }
@@ -80,8 +80,8 @@ pub const KINDS: &[Kind] = &[
         ..kind(
             "PrologSlurmctld",
             "prolog-slurmctld",
-            Place::Controllers,
-            How::Parameter,
+            Hosts::Controllers,
+            Installation::Parameter,
             "an allocation was created",
         )
     },
@@ -90,8 +90,8 @@ pub const KINDS: &[Kind] = &[
         ..kind(
             "EpilogSlurmctld",
             "epilog-slurmctld",
-            Place::Controllers,
-            How::Parameter,
+            Hosts::Controllers,
+            Installation::Parameter,
             "an allocation ended",
         )
     },
@@ -100,94 +100,100 @@ pub const KINDS: &[Kind] = &[
         ..kind(
             "JobComp",
             "jobcomp",
-            Place::Controllers,
-            How::JobComp,
+            Hosts::Controllers,
+            Installation::JobComp,
             "the final state of a job",
         )
     },
     kind(
         "JobSubmit",
         "mesh.lua",
-        Place::Controllers,
-        How::Lua("JobSubmitPlugins", "job_submit.lua"),
+        Hosts::Controllers,
+        Installation::Lua("JobSubmitPlugins", "job_submit.lua"),
         "a user submits, holds, releases or changes a job",
     ),
     kind(
         "CliFilter",
         "mesh.lua",
-        Place::Logins,
-        How::Lua("CliFilterPlugins", "cli_filter.lua"),
+        Hosts::Logins,
+        Installation::Lua("CliFilterPlugins", "cli_filter.lua"),
         "a job was submitted, with its id",
     ),
     kind(
         "MailProg",
         "mail-prog",
-        Place::Controllers,
-        How::SitesOwn,
+        Hosts::Controllers,
+        Installation::SitesOwn,
         "Slurm sends a mail about a job",
     ),
     kind(
         "ResumeProgram",
         "resume-program",
-        Place::Controllers,
-        How::SitesOwn,
+        Hosts::Controllers,
+        Installation::SitesOwn,
         "nodes are powered up",
     ),
     kind(
         "SuspendProgram",
         "suspend-program",
-        Place::Controllers,
-        How::SitesOwn,
+        Hosts::Controllers,
+        Installation::SitesOwn,
         "nodes are powered down",
     ),
     kind(
         "ResumeFailProgram",
         "resume-fail-program",
-        Place::Controllers,
-        How::Parameter,
+        Hosts::Controllers,
+        Installation::Parameter,
         "nodes did not come up",
     ),
     kind(
         "strigger-down",
         "strigger-down",
-        Place::Controllers,
-        How::Trigger("--down"),
+        Hosts::Controllers,
+        Installation::Trigger("--down"),
         "nodes went down",
     ),
     kind(
         "strigger-drained",
         "strigger-drained",
-        Place::Controllers,
-        How::Trigger("--drained"),
+        Hosts::Controllers,
+        Installation::Trigger("--drained"),
         "nodes are drained",
     ),
     kind(
         "strigger-up",
         "strigger-up",
-        Place::Controllers,
-        How::Trigger("--up"),
+        Hosts::Controllers,
+        Installation::Trigger("--up"),
         "nodes are back",
     ),
     kind(
         "Prolog",
         "prolog",
-        Place::Nodes,
-        How::Parameter,
+        Hosts::Nodes,
+        Installation::Parameter,
         "a job starts on its first node",
     ),
     kind(
         "Epilog",
         "epilog",
-        Place::Nodes,
-        How::Parameter,
+        Hosts::Nodes,
+        Installation::Parameter,
         "a job ended on its first node",
     ),
     kind(
         "HealthCheckProgram",
         "health-check-program",
-        Place::Nodes,
-        How::SitesOwn,
+        Hosts::Nodes,
+        Installation::SitesOwn,
         "a node is checked",
     ),
-    kind("Pam", "pam", Place::Logins, How::Pam, "a user logs in"),
+    kind(
+        "Pam",
+        "pam",
+        Hosts::Logins,
+        Installation::Pam,
+        "a user logs in",
+    ),
 ];

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use super::kinds::{How, KINDS, Kind, Place};
+use super::kinds::{Hosts, Installation, KINDS, Kind};
 use super::shell::quoted;
 use crate::slurm_conf::SlurmConf;
 
@@ -20,7 +20,7 @@ pub struct Hook {
     /// Name, as in slurm.conf and in the doorbell.
     pub name: &'static str,
     /// Where it runs.
-    pub place: Place,
+    pub hosts: Hosts,
     /// What the hook reports.
     pub about: &'static str,
     /// One of the three hooks that together report everything.
@@ -66,7 +66,7 @@ impl Plan {
             .iter()
             .map(|hook| {
                 json!({
-                    "hook": hook.name, "on": hook.place.name(), "about": hook.about, "recommended": hook.recommended,
+                    "hook": hook.name, "on": hook.hosts.name(), "about": hook.about, "recommended": hook.recommended,
                     "into": hook.into, "lines": hook.lines, "script": hook.script, "text": hook.text,
                     "configured": hook.installed.is_some(),
                 })
@@ -102,12 +102,12 @@ impl Site<'_> {
             ..Plan::default()
         };
         for kind in KINDS {
-            match kind.how {
-                How::Parameter | How::SitesOwn => self.parameter(kind, &mut plan),
-                How::JobComp => self.jobcomp(kind, &mut plan),
-                How::Trigger(option) => self.trigger(kind, option, &mut plan),
-                How::Pam => self.pam(kind, &mut plan),
-                How::Lua(parameter, file) => self.lua(kind, parameter, file, &mut plan),
+            match kind.installation {
+                Installation::Parameter | Installation::SitesOwn => self.parameter(kind, &mut plan),
+                Installation::JobComp => self.jobcomp(kind, &mut plan),
+                Installation::Trigger(option) => self.trigger(kind, option, &mut plan),
+                Installation::Pam => self.pam(kind, &mut plan),
+                Installation::Lua(parameter, file) => self.lua(kind, parameter, file, &mut plan),
             }
         }
         plan
@@ -116,7 +116,7 @@ impl Site<'_> {
     fn hook(&self, kind: &Kind, chain: Option<&str>) -> Hook {
         Hook {
             name: kind.name,
-            place: kind.place,
+            hosts: kind.hosts,
             about: kind.about,
             recommended: kind.recommended,
             into: self.conf.path.display().to_string(),
@@ -134,7 +134,7 @@ impl Site<'_> {
             "ResumeFailProgram" => self.conf.get("ResumeProgram").is_some(),
             // MailProg has a default in Slurm, even if that program is not installed.
             "MailProg" => (self.read)(Path::new(now)).is_some(),
-            _ => kind.how == How::Parameter || !now.is_empty(),
+            _ => kind.installation == Installation::Parameter || !now.is_empty(),
         };
         if !set {
             plan.notes.push(format!(
@@ -263,13 +263,13 @@ impl Site<'_> {
                 "{}: copy {} there, on {}",
                 beside.display(),
                 self.dir.join(file).display(),
-                kind.place.name()
+                kind.hosts.name()
             ));
         }
         if kind.name == "CliFilter" {
             plan.notes.push(format!(
                 "users' lines need a separate small tmpfs; on {}, in /etc/fstab: {}",
-                kind.place.name(),
+                kind.hosts.name(),
                 self.users_mount()
             ));
         }

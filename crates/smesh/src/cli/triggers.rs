@@ -1,0 +1,118 @@
+//! Arguments of `smesh triggers`.
+
+use clap::{Args, Subcommand};
+
+/// `smesh triggers`
+#[derive(Debug, Subcommand)]
+#[command(after_help = "\
+Rules are in mesh.toml ([[workflow-trigger.rules]]). You see and use your own; administrators see and use all. RULE is the name of your rule, or
+USER/NAME. A run is what a rule did because of one event.
+
+  smesh triggers test plot --event 0191…           what the rule would do with that event; submits nothing
+  smesh triggers fire align --data '{\"key\": \"a.fastq.gz\"}'
+  smesh triggers runs plot                         what became of its events
+  smesh triggers dead                              runs that were refused or given up, with Slurm's words
+  smesh triggers redrive smesh:1:…                 tries one of them again")]
+pub enum Triggers {
+    /// List rules
+    List,
+    /// Show a rule and its latest runs
+    Show {
+        /// Name of the rule
+        rule: String,
+    },
+    /// Show what a rule would do with an event or with data, and submit nothing
+    Test {
+        /// Name of the rule
+        rule: String,
+        /// Id of an event in the ledger, or a file with an event as JSON (- for standard input)
+        #[arg(long, value_name = "ID|FILE")]
+        event: Option<String>,
+        /// Data as for fire
+        #[arg(long, value_name = "JSON", conflicts_with = "event")]
+        data: Option<String>,
+    },
+    /// Fire a rule with data
+    Fire {
+        /// Name of the rule
+        rule: String,
+        /// Data for the rule's templates, as JSON (@FILE reads a file, - standard input)
+        #[arg(long, value_name = "JSON", default_value = "{}")]
+        data: String,
+        /// Id of the firing: the same id fires the rule once [default: random]
+        #[arg(long, value_name = "ID")]
+        id: Option<String>,
+    },
+    /// Pause a rule; its events are refused until it is resumed
+    Pause {
+        /// Name of the rule
+        rule: String,
+        /// Reason, shown to others
+        #[arg(long, value_name = "TEXT", default_value = "")]
+        reason: String,
+    },
+    /// Resume a rule
+    Resume {
+        /// Name of the rule
+        rule: String,
+    },
+    /// List runs, the newest first, or show one
+    Runs {
+        /// Name of a rule, or key of a run [default: all rules]
+        rule: Option<String>,
+        /// Only runs in these states, separated by commas: planned, submitting, accepted, confirmed, released, done, refused, given_up, dry_run
+        #[arg(long, value_name = "STATES")]
+        state: Option<String>,
+        /// Largest number of runs to list
+        #[arg(long, value_name = "N", default_value_t = 50)]
+        limit: u32,
+    },
+    /// List runs that were refused or given up
+    Dead {
+        /// Name of a rule [default: all rules]
+        rule: Option<String>,
+        /// Largest number of runs to list
+        #[arg(long, value_name = "N", default_value_t = 50)]
+        limit: u32,
+    },
+    /// Try a run again that was refused or given up
+    Redrive {
+        /// Key of the run: smesh:1:…
+        key: String,
+    },
+}
+
+/// `smesh tree`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Each line is a run of a rule: its event, the rule, and the job that it submitted or what it did. You see the runs of your own rules.
+
+Example:
+  smesh tree 4711")]
+pub struct Tree {
+    /// Id of a job that a rule submitted, or that led to one
+    #[arg(value_name = "JOB")]
+    pub job: u32,
+}
+
+/// `smesh publish`
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Your rules with `on = { source = \"publish\" }` select it by its type and data. Inside a job that a rule submitted it continues the job's chain.
+
+Example, at the end of a batch script:
+  smesh publish --type reads.aligned --data '{\"sample\": \"s17\"}' --id \"$SLURM_JOB_ID\"")]
+pub struct Publish {
+    /// Type of the event
+    #[arg(long, value_name = "TYPE")]
+    pub r#type: String,
+    /// Its data, as JSON (@FILE reads a file, - standard input)
+    #[arg(long, value_name = "JSON", default_value = "{}")]
+    pub data: String,
+    /// Its id: the same id is the same event [default: random]
+    #[arg(long, value_name = "ID")]
+    pub id: Option<String>,
+    /// The job inside which it happens
+    #[arg(long, value_name = "JOB", env = "SLURM_JOB_ID")]
+    pub job: Option<u32>,
+}

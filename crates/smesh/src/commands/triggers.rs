@@ -1,0 +1,317 @@
+//! `smesh triggers`: rules that start jobs, and their runs.
+
+use std::io::Read as _;
+use std::process::ExitCode;
+
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::cli::{Global, Publish, Triggers};
+use crate::client::{Client, Query, segment};
+use crate::error::Error;
+use crate::{settings, show};
+
+/// Beginning of the keys of runs.
+const KEY_PREFIX: &str = "smesh:1:";
+
+pub(super) async fn run(global: &Global, args: Triggers) -> Result<ExitCode, Error> {
+    let client = settings::client(global)?;
+    match args {
+        Triggers::List => {
+            let answer = client.get("/v1/triggers", &Query::new()).await?;
+            print(global, &answer, rules)
+        }
+        Triggers::Show { rule } => {
+            let name = full_name(&client, &rule).await?;
+            let mut answer = client.get(&path(&name, ""), &Query::new()).await?;
+            let query = vec![("rule", name), ("limit", "10".to_owned())];
+            let found = client.get("/v1/trigger-runs", &query).await?;
+            answer["runs"] = found["runs"].clone();
+            print(global, &answer, |answer| {
+                format!("{}\n\n{}", document(answer, &["runs"]), runs(answer))
+            })
+        }
+        Triggers::Test { rule, event, data } => {
+            let name = full_name(&client, &rule).await?;
+            let body = match event {
+                Some(event) => json!({"event": read_event(&client, &event).await?}),
+                None => json!({"data": read_json("--data", data.as_deref().unwrap_or("{}"))?}),
+            };
+            let path = path(&name, "/test");
+            let answer = client
+                .send_json(Method::POST, &path, Some(&body), &[])
+                .await?;
+            print(global, &answer, tested)
+        }
+        Triggers::Fire { rule, data, id } => {
+            let name = full_name(&client, &rule).await?;
+            let mut body = json!({"data": read_json("--data", &data)?});
+            if let Some(id) = id {
+                body["id"] = id.into();
+            }
+            let path = path(&name, "/fire");
+            let answer = client
+                .send_json(Method::POST, &path, Some(&body), &[])
+                .await?;
+            print(global, &answer, |answer| {
+                let key = show::value(&answer["key"]);
+                match answer["is_new"].as_bool() {
+                    Some(false) => format!("fired before: run {key}"),
+                    _ => format!("run {key}"),
+                }
+            })
+        }
+        Triggers::Pause { rule, reason } => {
+            let name = full_name(&client, &rule).await?;
+            let body = json!({ "reason": reason });
+            let path = path(&name, "/pause");
+            client
+                .send_json(Method::POST, &path, Some(&body), &[])
+                .await?;
+            done(global, &format!("{name} is paused"))
+        }
+        Triggers::Resume { rule } => {
+            let name = full_name(&client, &rule).await?;
+            client.post(&path(&name, "/resume")).await?;
+            done(global, &format!("{name} is resumed"))
+        }
+        Triggers::Runs { rule, state, limit } => match rule {
+            Some(key) if key.starts_with(KEY_PREFIX) => {
+                let path = format!("/v1/trigger-runs/{}", segment(&key));
+                let answer = client.get(&path, &Query::new()).await?;
+                print(global, &answer, |answer| document(answer, &[]))
+            }
+            rule => list(global, &client, rule, state, limit).await,
+        },
+        Triggers::Dead { rule, limit } => {
+            list(global, &client, rule, Some("dead".to_owned()), limit).await
+        }
+        Triggers::Redrive { key } => {
+            let path = format!("/v1/trigger-runs/{}/redrive", segment(&key));
+            let answer = client.post(&path).await?;
+            print(global, &answer, |answer| {
+                format!("run {} is planned again", show::value(&answer["key"]))
+            })
+        }
+    }
+}
+
+/// `smesh publish`
+pub(super) async fn publish(global: &Global, args: Publish) -> Result<ExitCode, Error> {
+    let client = settings::client(global)?;
+    let mut body = json!({
+        "type": args.r#type,
+        "data": read_json("--data", &args.data)?,
+    });
+    if let Some(id) = args.id {
+        body["id"] = id.into();
+    }
+    if let Some(job) = args.job {
+        body["job_id"] = job.into();
+    }
+    let answer = client
+        .send_json(Method::POST, "/v1/in", Some(&body), &[])
+        .await?;
+    print(global, &answer, |answer| {
+        format!("event {}", show::clean(&show::value(&answer["ids"][0])))
+    })
+}
+
+async fn list(
+    global: &Global,
+    client: &Client,
+    rule: Option<String>,
+    state: Option<String>,
+    limit: u32,
+) -> Result<ExitCode, Error> {
+    let mut query: Query = vec![("limit", limit.to_string())];
+    if let Some(rule) = rule {
+        query.push(("rule", full_name(client, &rule).await?));
+    }
+    if let Some(state) = state {
+        query.push(("state", state));
+    }
+    let answer = client.get("/v1/trigger-runs", &query).await?;
+    print(global, &answer, runs)
+}
+
+/// Full name of a rule: that of the caller if no owner is given.
+async fn full_name(client: &Client, rule: &str) -> Result<String, Error> {
+    if rule.contains('/') {
+        return Ok(rule.to_owned());
+    }
+    let answer = client.get("/v1/whoami", &Query::new()).await?;
+    let users = answer["users"].as_array();
+    let user = users.and_then(|users| users.first()).map(show::value);
+    let user = user.ok_or_else(|| {
+        Error::Usage(format!(
+            "{rule}: you have no Unix user; name the owner too: USER/{rule}"
+        ))
+    })?;
+    Ok(format!("{user}/{rule}"))
+}
+
+fn path(rule: &str, act: &str) -> String {
+    let (owner, name) = rule.split_once('/').unwrap_or_default();
+    format!("/v1/triggers/{}/{}{act}", segment(owner), segment(name))
+}
+
+/// An event of the ledger by its id, or from a file.
+async fn read_event(client: &Client, event: &str) -> Result<Value, Error> {
+    let is_id = event.len() == 36 && event.bytes().all(|b| b.is_ascii_hexdigit() || b == b'-');
+    if is_id {
+        let path = format!("/v1/events/{}", segment(event));
+        let entry = client.get(&path, &Query::new()).await?;
+        return Ok(entry["event"].clone());
+    }
+    match event {
+        "-" => read_json("--event", "-"),
+        file => read_json("--event", &format!("@{file}")),
+    }
+}
+
+fn read_json(option: &str, text: &str) -> Result<Value, Error> {
+    let read = match text.strip_prefix('@') {
+        Some(file) => {
+            std::fs::read_to_string(file).map_err(|source| Error::io("read", file, source))?
+        }
+        None if text == "-" => {
+            let mut input = String::new();
+            std::io::stdin()
+                .read_to_string(&mut input)
+                .map_err(|source| Error::io("read", "standard input", source))?;
+            input
+        }
+        None => text.to_owned(),
+    };
+    serde_json::from_str(&read).map_err(|error| Error::Usage(format!("{option}: {error}")))
+}
+
+fn print(
+    global: &Global,
+    answer: &Value,
+    text: impl FnOnce(&Value) -> String,
+) -> Result<ExitCode, Error> {
+    match global.json {
+        true => show::line(answer)?,
+        false => show::line(text(answer))?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn done(global: &Global, text: &str) -> Result<ExitCode, Error> {
+    if !global.json {
+        show::line(show::clean(text))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn rules(answer: &Value) -> String {
+    let heading = ["rule", "action", "fired by", "per hour", "status"];
+    let mut rows = vec![heading.map(str::to_uppercase).to_vec()];
+    for rule in answer["rules"].as_array().into_iter().flatten() {
+        let users: Vec<String> = rule["users"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .map(show::value)
+            .collect();
+        let status = match (&rule["paused_at"], rule["dry_run"].as_bool()) {
+            (Value::String(_), _) => format!("paused: {}", show::value(&rule["paused_because"])),
+            (_, Some(true)) => "dry run".to_owned(),
+            _ => "active".to_owned(),
+        };
+        rows.push(vec![
+            show::value(&rule["rule"]),
+            show::value(&rule["action"]),
+            match (rule["manual"].as_bool(), &rule["schedule"]) {
+                _ if rule["source"].is_string() => {
+                    format!("source {}", show::value(&rule["source"]))
+                }
+                (Some(true), _) => "people".to_owned(),
+                (_, Value::Object(schedule)) => {
+                    format!(
+                        "{} {}",
+                        show::value(&schedule["cron"]),
+                        show::value(&schedule["zone"])
+                    )
+                }
+                _ => format!("events of {}", users.join(",")),
+            },
+            show::value(&rule["per_hour"]),
+            show::clean(&status),
+        ]);
+    }
+    if rows.len() == 1 {
+        return "no rules that you may see; they are [[workflow-trigger.rules]] in mesh.toml"
+            .into();
+    }
+    show::table(&rows)
+}
+
+fn runs(answer: &Value) -> String {
+    let heading = [
+        "created", "rule", "event", "state", "job", "ended", "key", "error",
+    ];
+    let mut rows = vec![heading.map(str::to_uppercase).to_vec()];
+    for run in answer["runs"].as_array().into_iter().flatten() {
+        let value = |key: &str| show::clean(&show::value(&run[key]));
+        let created = run["created_at"].as_str().and_then(|at| at.parse().ok());
+        rows.push(vec![
+            show::clock(created),
+            value("rule"),
+            value("event_type"),
+            value("state"),
+            value("job_id"),
+            value("ended_as"),
+            value("key"),
+            value("error"),
+        ]);
+    }
+    if rows.len() == 1 {
+        return "no runs".into();
+    }
+    show::table(&rows)
+}
+
+fn tested(answer: &Value) -> String {
+    let mut lines = vec![match answer["matches"].as_bool() {
+        Some(true) => "fires the rule".to_owned(),
+        _ => "does not fire the rule".to_owned(),
+    }];
+    for refusal in answer["refusals"].as_array().into_iter().flatten() {
+        lines.push(format!("refused: {}", show::clean(&show::value(refusal))));
+    }
+    for at in answer["schedule"]["next"].as_array().into_iter().flatten() {
+        lines.push(format!("at {}", show::clean(&show::value(at))));
+    }
+    if !answer["action"].is_null() {
+        lines.push(document(&answer["action"], &[]));
+    }
+    lines.join("\n")
+}
+
+/// Keys and values, one per line. Texts from outside are cleaned.
+fn document(value: &Value, besides: &[&str]) -> String {
+    let mut lines = Vec::new();
+    add_lines(&mut lines, 0, value, besides);
+    lines.join("\n")
+}
+
+fn add_lines(lines: &mut Vec<String>, depth: usize, value: &Value, besides: &[&str]) {
+    let indent = "  ".repeat(depth);
+    for (key, value) in value.as_object().into_iter().flatten() {
+        match value {
+            _ if besides.contains(&key.as_str()) => {}
+            Value::Null => {}
+            Value::Object(_) => {
+                lines.push(format!("{indent}{key}"));
+                add_lines(lines, depth + 1, value, &[]);
+            }
+            value => {
+                let text = show::clean(&show::value(value));
+                lines.push(format!("{indent}{key}: {text}"));
+            }
+        }
+    }
+}

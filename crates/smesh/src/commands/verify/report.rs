@@ -1,0 +1,189 @@
+//! The result of `smesh verify`, as JSON or as text.
+
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+
+use ledger::{FirstFault, VerifyError, VerifyReport};
+use serde_json::{Value, json};
+
+use crate::error::Error;
+use crate::show;
+
+/// The only class that an export can prove.
+pub(super) const ENTRIES_ONLY: &str = "entries, chain and checkpoint";
+const UNSIGNED: &str = "no checkpoint is signed by a key that was given";
+
+/// A contradiction that verification found.
+pub(super) struct Lie {
+    /// Class of the comparison that failed.
+    class: &'static str,
+    /// Sequence of the entry, if the fault is in one.
+    seq: Option<i64>,
+    reason: String,
+}
+
+impl Lie {
+    /// `None` if the error is not a contradiction, for example a read error.
+    pub(super) fn of(error: &VerifyError) -> Option<Self> {
+        let class = error.class()?;
+        Some(match error {
+            VerifyError::Invalid(bad) => Self {
+                class,
+                seq: Some(bad.seq),
+                reason: bad.what.to_string(),
+            },
+            other => Self {
+                class,
+                seq: None,
+                reason: other.to_string(),
+            },
+        })
+    }
+}
+
+impl From<FirstFault> for Lie {
+    fn from(bad: FirstFault) -> Self {
+        Self {
+            class: ENTRIES_ONLY,
+            seq: Some(bad.seq),
+            reason: bad.what.to_string(),
+        }
+    }
+}
+
+/// What a verification found.
+pub(super) enum Outcome {
+    /// Nothing contradicts the entries.
+    Verified {
+        report: VerifyReport,
+        /// Whether keys were given. Otherwise those that the ledger names count.
+        by_given_keys: bool,
+    },
+    /// The entries fit together, but no given key has signed them.
+    Unsigned {
+        entries: u64,
+    },
+    /// The entries fit together, but the newest checkpoint lacks cosignatures.
+    Uncosigned {
+        reason: String,
+    },
+    Lie(Lie),
+}
+
+impl Outcome {
+    /// Of a report without a contradiction.
+    pub(super) fn of(report: VerifyReport, by_given_keys: bool) -> Self {
+        let verified = &report.verified;
+        match by_given_keys && verified.signed == 0 && verified.count > 0 {
+            true => Self::Unsigned {
+                entries: verified.count,
+            },
+            false => Self::Verified {
+                report,
+                by_given_keys,
+            },
+        }
+    }
+
+    pub(super) fn show(&self, as_json: bool) -> Result<ExitCode, Error> {
+        match as_json {
+            true => show::line(self.to_json())?,
+            false => self.lines().into_iter().try_for_each(show::line)?,
+        }
+        Ok(match self {
+            Self::Verified { .. } => ExitCode::SUCCESS,
+            _ => ExitCode::FAILURE,
+        })
+    }
+
+    fn to_json(&self) -> Value {
+        match self {
+            Self::Verified { report, .. } => {
+                let verified = &report.verified;
+                let (classes, mut checked) = (&report.classes, Vec::new());
+                let mut unchecked = BTreeMap::new();
+                for class in classes {
+                    match &class.unchecked {
+                        None => checked.push(class.name),
+                        Some(why) => drop(unchecked.insert(class.name, why)),
+                    }
+                }
+                json!({
+                    "verified": true, "entries": verified.count, "head": hex::encode(verified.head),
+                    "signed": verified.signed, "archived": verified.archived, "unaudited_archives": verified.unaudited,
+                    "checked": checked, "unchecked": unchecked,
+                })
+            }
+            Self::Unsigned { entries } => {
+                json!({ "verified": false, "entries": entries, "reason": UNSIGNED })
+            }
+            Self::Uncosigned { reason } => json!({ "verified": false, "reason": reason }),
+            Self::Lie(Lie { class, seq, reason }) => {
+                let mut answer = json!({ "verified": false, "class": class, "reason": reason });
+                if let Some(seq) = seq {
+                    answer["first_bad_sequence"] = (*seq).into();
+                }
+                answer
+            }
+        }
+    }
+
+    fn lines(&self) -> Vec<String> {
+        match self {
+            Self::Verified {
+                report,
+                by_given_keys,
+            } => verified_lines(report, *by_given_keys),
+            Self::Unsigned { .. } => vec![format!("the entries fit together, but {UNSIGNED}")],
+            Self::Uncosigned { reason } => {
+                vec![format!("the entries fit together, but only {reason}")]
+            }
+            Self::Lie(Lie { class, seq, reason }) => {
+                let entry = seq.map_or_else(String::new, |seq| {
+                    format!("the first bad entry is sequence {seq}: ")
+                });
+                vec![
+                    format!("the ledger was changed: {entry}{reason}"),
+                    format!("  {class}: does not match; what follows it was not checked"),
+                ]
+            }
+        }
+    }
+}
+
+fn verified_lines(report: &VerifyReport, by_given_keys: bool) -> Vec<String> {
+    let verified = &report.verified;
+    let signed = match (verified.signed, by_given_keys) {
+        (0, _) => "no checkpoint is signed yet".to_owned(),
+        (signed, true) => format!("signed up to {signed}"),
+        (signed, false) => format!("signed up to {signed} by keys that it names itself"),
+    };
+    let mut lines = vec![format!(
+        "{} entries are as they were written, {signed}; head {}",
+        verified.count,
+        hex::encode(verified.head)
+    )];
+    let unsigned = verified.count.saturating_sub(verified.signed);
+    if verified.signed > 0 && unsigned > 0 {
+        lines.push(format!(
+            "no signature covers the last {unsigned} of them yet. If that stays so, the ledger does not sign, or checkpoints were removed"
+        ));
+    }
+    if verified.archived > 0 {
+        lines.push(format!(
+            "{} of them have only their hashes here: their content is archived or erased (smesh ledger archives)",
+            verified.archived
+        ));
+    }
+    if verified.unaudited > 0 {
+        lines.push(format!(
+            "{} archives are not in the audit yet; a running ledger adds them within seconds",
+            verified.unaudited
+        ));
+    }
+    lines.extend(report.classes.iter().map(|class| match &class.unchecked {
+        None => format!("  {}: checked", class.name),
+        Some(why) => format!("  {}: not checked: {why}", class.name),
+    }));
+    lines
+}

@@ -116,6 +116,19 @@ def validate(name, text, kubernetes):
             faults.append(f"{name} on Kubernetes {kubernetes}: {done.stdout}{done.stderr}")
 
 
+def alerts(name, objects):
+    """What the Prometheus operator would load."""
+    for thing in objects:
+        if thing["kind"] != "PrometheusRule":
+            continue
+        with tempfile.NamedTemporaryFile("w", suffix=".yml") as file:
+            yaml.safe_dump({"groups": thing["spec"]["groups"]}, file)
+            file.flush()
+            done = subprocess.run(["promtool", "check", "rules", file.name], capture_output=True, text=True)
+            if done.returncode:
+                faults.append(f"{name}: promtool: {done.stdout}{done.stderr}")
+
+
 def check(path):
     for kubernetes in KUBERNETES:
         defaults = yaml.safe_load((CHART / "values.yaml").read_text())
@@ -126,6 +139,7 @@ def check(path):
         text = "".join(f"---\n{document.strip()}\n" for _, document in sorted(rendered.items()))
         objects = [thing for thing in yaml.safe_load_all(text) if thing]
         rules(path.name, objects)
+        alerts(path.name, objects)
         known = [thing for thing in objects if "monitoring.coreos.com" not in thing["apiVersion"]]
         validate(path.name, yaml.safe_dump_all(known), kubernetes)
     return len(objects)

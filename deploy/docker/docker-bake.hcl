@@ -13,7 +13,7 @@ group "default" {
 target "image" {
   name       = service
   matrix     = {
-    service = ["ingest", "node-watcher", "cost-engine", "pending-explainer", "ledger", "webhook-dispatcher", "smesh", "nats"]
+    service = ["ingest", "node-watcher", "cost-engine", "pending-explainer", "exporter", "ledger", "webhook-dispatcher", "smesh", "nats"]
   }
   context    = "."
   dockerfile = "deploy/docker/Dockerfile"

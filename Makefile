@@ -28,16 +28,16 @@ demo: ## a real Slurm cluster, the mesh, and a day of jobs, in a few minutes (DE
 	{ cargo run --quiet --package integration --bin demo; status=$$?; } ; \
 	if [[ -n $$built ]]; then echo "built in $$((built - start)) s, ran for $$(($$(date +%s) - built)) s"; fi; exit $${status:-1}
 
-test: ## every test, on a real nats-server and a real Slurm cluster
+test: ## every test, on a real nats-server and real Slurm clusters, in two lanes side by side
 	scripts/setup
 	nats=$$(scripts/nats-server) && schemathesis=$$(scripts/schemathesis) && \
-	NATS_SERVER_BIN=$$nats SCHEMATHESIS=$$schemathesis cargo test --workspace --no-fail-fast
+	NATS_SERVER_BIN=$$nats SCHEMATHESIS=$$schemathesis cargo xtask test
 
 test-slurm: ## the tests that use a live Slurm, on another version: ROOT=DIR (scripts/slurm-root makes one); noted in docs/internals/compat.md
 	scripts/setup
 	nats=$$(scripts/nats-server) && NATS_SERVER_BIN=$$nats ROOT=$(ROOT) cargo xtask compat --run
 
-lint: ## formatting, clippy, shell, protobuf, generated files, links, names, dependencies, licences
+lint: ## formatting, clippy, shell, protobuf, generated files, links, names, dependencies, licenses
 	scripts/setup lint
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
@@ -46,16 +46,18 @@ lint: ## formatting, clippy, shell, protobuf, generated files, links, names, dep
 	cargo xtask docs --check
 	cargo xtask lint
 	cargo xtask compat --check
+	promtool check rules deploy/compose/observability/*.yml
+	promtool test rules deploy/check/rules/*.yml
 	cd proto && $(BUF) lint
 	@if command -v cargo-deny >/dev/null; then cargo deny check licenses bans sources; \
-	else echo "cargo-deny is not installed: licences, bans and sources were not checked"; fi
+	else echo "cargo-deny is not installed: licenses, bans and sources were not checked"; fi
 
 deploy-check: ## the Helm chart, the Dockerfile, compose.yaml, units and packages, checked without an engine or a cluster
 	deploy/check/run
 
 deploy-test: ## Compose on a Docker engine, packages under a systemd, each beside a real Slurm (root; PHASES='sqlite postgres', PROGRAMS=DIR)
 	scripts/setup
-	cargo build --bins -p ingest -p node-watcher -p cost-engine -p pending-explainer -p ledger -p webhook-dispatcher -p smesh -p mesh-hook
+	cargo build --bins -p ingest -p node-watcher -p cost-engine -p pending-explainer -p exporter -p ledger -p webhook-dispatcher -p workflow-trigger -p slurm-submit -p smesh -p mesh-hook
 	deploy/test/run $(PHASES)
 	packaging/test/run
 
@@ -66,15 +68,15 @@ upgrade: ## services of REF are replaced by these while jobs run, and back, on S
 packages: ## deb and rpm packages in packaging/out (PROGRAMS=DIR: of prebuilt programs; GLIBC=2.28: for old systems too)
 	packaging/build
 
-soak: ## random jobs and random faults, every fact compared with accounting: SEED=n JOBS=n (SOAK_KEEP=1 keeps what was compared)
+soak: ## random jobs and random faults, every fact compared with accounting: SEED=n JOBS=n (what was compared stays after a difference, and with SOAK_KEEP=1)
 	scripts/setup
 	nats=$$(scripts/nats-server) && export NATS_SERVER_BIN=$$nats && \
-	cargo build --workspace && cargo run --quiet --package integration --bin soak -- --seed $(or $(SEED),1) --jobs $(or $(JOBS),300) $(SOAK)
+	cargo build --workspace && cargo run --quiet --package soak -- --seed $(or $(SEED),1) --jobs $(or $(JOBS),300) $(SOAK)
 
 bench: ## the benchmarks, as ratios to raw limits of the same run (release profile; docs/performance.md has results)
 	scripts/setup
 	nats=$$(scripts/nats-server) && export NATS_SERVER_BIN=$$nats && \
-	cargo build --release --package mesh-hook --package smesh --package ingest --package ledger --package webhook-dispatcher --package integration --bins && \
+	cargo build --release --package mesh-hook --package smesh --package ingest --package ledger --package webhook-dispatcher --package bench --bins && \
 	"$${CARGO_TARGET_DIR:-target}/release/bench" $(BENCH)
 
 bench-large: ## the benchmark of a ledger with 10 million events, on SQLite and PostgreSQL (30 GB of disk while it runs)

@@ -13,6 +13,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 
 use crate::docs::{replace, row};
+use crate::programs::{self, Program};
 
 /// A test binary, or a part of one, that uses a live Slurm.
 struct Suite {
@@ -21,7 +22,7 @@ struct Suite {
     only: &'static [&'static str],
 }
 
-const SUITES: [Suite; 4] = [
+const SUITES: [Suite; 5] = [
     Suite {
         package: "slurm-client",
         only: &["live::"],
@@ -37,10 +38,25 @@ const SUITES: [Suite; 4] = [
     Suite {
         package: "integration",
         only: &[
-            "away::", "busy::", "day::", "hooks::", "killed::", "soak::", "why::",
+            "away::",
+            "busy::",
+            "day::",
+            "hooks::",
+            "killed::",
+            "metrics::",
+            "why::",
         ],
     },
+    Suite {
+        package: "soak",
+        only: &[],
+    },
 ];
+
+/// True if a test of the package starts a Slurm.
+pub fn starts_slurm(package: &str) -> bool {
+    SUITES.iter().any(|suite| suite.package == package)
+}
 
 /// The recorded results.
 #[derive(Default, Serialize, Deserialize)]
@@ -97,7 +113,8 @@ pub fn run(root: &Path, only: &[String]) -> Result<()> {
     let mut broken = Vec::new();
     let is_selected =
         |suite: &&Suite| only.is_empty() || only.iter().any(|name| name == suite.package);
-    let programs = build(root)?;
+    let packages = SUITES.each_ref().map(|suite| suite.package);
+    let programs = programs::build(root, &packages)?;
     for suite in SUITES.iter().filter(is_selected) {
         let (found, ended_well) = run_suite(&programs, suite, &slurm)?;
         if !ended_well {
@@ -159,78 +176,6 @@ impl Slurm {
     fn has_scrontab(&self) -> bool {
         Path::new(&format!("{}/usr/bin/scrontab", self.root)).exists()
     }
-}
-
-/// A test program.
-struct Program {
-    package: String,
-    /// `it`, or the library's name.
-    name: String,
-    path: PathBuf,
-    /// Folder in which cargo would run it.
-    folder: PathBuf,
-}
-
-impl Program {
-    /// The program of a package's `tests/it`, or else of its unit tests.
-    fn find<'a>(programs: &'a [Self], package: &str, it: bool) -> Result<&'a Self> {
-        let name = package.replace('-', "_");
-        let name = if it { "it" } else { &name };
-        let of = |program: &&Self| program.package == package && program.name == name;
-        let found = programs.iter().find(of);
-        found.with_context(|| format!("cargo built no {name} of {package}"))
-    }
-
-    fn command(&self) -> Command {
-        let mut command = Command::new(&self.path);
-        command.current_dir(&self.folder);
-        command
-    }
-}
-
-/// Builds the tests of all suites at once. Building one package after the other would rebuild many dependencies with other features.
-fn build(root: &Path) -> Result<Vec<Program>> {
-    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    command
-        .current_dir(root)
-        .args([
-            "test",
-            "--no-run",
-            "--message-format=json-render-diagnostics",
-        ])
-        .stdout(Stdio::piped());
-    for suite in &SUITES {
-        command.args(["--package", suite.package]);
-    }
-    // Variables that cargo sets for its programs would cause a rebuild of ring and everything that depends on it.
-    for (name, _) in std::env::vars_os() {
-        let text = name.to_string_lossy();
-        if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") {
-            command.env_remove(&name);
-        }
-    }
-    let output = command
-        .stderr(Stdio::inherit())
-        .output()
-        .context("run cargo test")?;
-    ensure!(output.status.success(), "the tests do not compile");
-    Ok(programs(&String::from_utf8_lossy(&output.stdout)))
-}
-
-/// The programs in cargo's messages, one line of JSON each.
-fn programs(messages: &str) -> Vec<Program> {
-    let program = |line: &str| {
-        let message: serde_json::Value = serde_json::from_str(line).ok()?;
-        let folder = Path::new(message["manifest_path"].as_str()?).parent()?;
-        Some(Program {
-            // The folder has the name of the package.
-            package: folder.file_name()?.to_str()?.to_owned(),
-            name: message["target"]["name"].as_str()?.to_owned(),
-            path: message["executable"].as_str()?.into(),
-            folder: folder.to_owned(),
-        })
-    };
-    messages.lines().filter_map(program).collect()
 }
 
 fn run_suite(programs: &[Program], suite: &Suite, slurm: &Slurm) -> Result<(Vec<Note>, bool)> {
@@ -398,20 +343,6 @@ mod tests {
             None
         );
         assert_eq!(noted("test result: ok. 1 passed"), None);
-    }
-
-    #[test]
-    fn programs_are_found_in_cargos_messages() {
-        let messages = r#"{"reason":"compiler-artifact","manifest_path":"/x/crates/slurm-client/Cargo.toml","target":{"name":"slurm_client"},"executable":null}
-{"reason":"compiler-artifact","manifest_path":"/x/crates/slurm-client/Cargo.toml","target":{"name":"slurm_client"},"executable":"/x/lib-1"}
-{"reason":"compiler-artifact","manifest_path":"/x/crates/slurm-client/Cargo.toml","target":{"name":"it"},"executable":"/x/it-2"}
-{"reason":"build-finished","success":true}"#;
-        let programs = programs(messages);
-        let path =
-            |it| Program::find(&programs, "slurm-client", it).map(|found| found.path.clone());
-        assert_eq!(path(false).unwrap(), Path::new("/x/lib-1"));
-        assert_eq!(path(true).unwrap(), Path::new("/x/it-2"));
-        assert!(Program::find(&programs, "ingest", true).is_err());
     }
 
     #[test]

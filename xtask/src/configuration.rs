@@ -9,12 +9,14 @@ use regex::Regex;
 use crate::docs::row;
 
 /// Paths of the defaults, with the heading of each file's part.
-const FILES: [(&str, &str); 7] = [
+const FILES: [(&str, &str); 9] = [
     ("crates/mesh-runtime", "Every service"),
     ("services/ingest", "ingest"),
     ("services/node-watcher", "node-watcher"),
     ("services/cost-engine", "cost-engine"),
     ("services/pending-explainer", "pending-explainer"),
+    ("services/exporter", "exporter"),
+    ("services/workflow-trigger", "workflow-trigger"),
     ("services/ledger", "ledger"),
     ("services/webhook-dispatcher", "webhook-dispatcher"),
 ];

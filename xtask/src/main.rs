@@ -5,12 +5,15 @@ mod catalogue;
 mod codegen;
 mod compat;
 mod configuration;
+mod dashboards;
 mod dependencies;
 mod docs;
 mod duplicates;
 mod identifiers;
 mod links;
 mod modules;
+mod programs;
+mod test;
 mod words;
 
 use std::collections::BTreeMap;
@@ -34,7 +37,7 @@ enum Chore {
         #[arg(long)]
         check: bool,
     },
-    /// Generate parts of `docs/`, and check the links and words of all pages.
+    /// Generate parts of `docs/` and the dashboards of `deploy/grafana/`, and check the links and words of all pages.
     Docs {
         /// Change nothing, and fail if a file is out of date.
         #[arg(long)]
@@ -43,6 +46,8 @@ enum Chore {
     /// Check the words of names in Rust sources, the names of their files, that each package uses its dependencies, and that
     /// no dependency is built in several versions.
     Lint,
+    /// Run every test: those that start a Slurm beside the others.
+    Test,
     /// Generate `docs/internals/compat.md`, the results of tests per version of Slurm, from `docs/internals/compat.json`.
     Compat {
         /// Change nothing, and fail if a file is out of date.
@@ -60,13 +65,18 @@ enum Chore {
 fn main() -> Result<()> {
     let (files, check, chore) = match Cli::parse().chore {
         Chore::Codegen { check } => (codegen::files(&root())?, check, "codegen"),
-        Chore::Docs { check } => (docs::files(&root())?, check, "docs"),
+        Chore::Docs { check } => {
+            let mut files = docs::files(&root())?;
+            files.extend(dashboards::files(&root())?);
+            (files, check, "docs")
+        }
         Chore::Lint => {
             identifiers::check(&root())?;
             modules::check(&root())?;
             duplicates::check(&root())?;
             return dependencies::check(&root());
         }
+        Chore::Test => return test::run(&root()),
         Chore::Compat {
             check,
             run,

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Output;
 use std::time::Duration;
 
+use mesh_testkit::ClusterPorts;
 use tempfile::TempDir;
 use tokio::process::Command;
 
@@ -114,8 +115,6 @@ pub trait Slurm {
 pub struct ClusterOptions {
     /// ClusterName.
     pub name: String,
-    /// First of its hundred ports, a multiple of 100. No two clusters share one.
-    pub base_port: u16,
     /// Variables for `tests/cluster/up`.
     pub knobs: Vec<(&'static str, String)>,
     /// True if Slurm calls mesh-hook.
@@ -124,10 +123,9 @@ pub struct ClusterOptions {
 
 impl ClusterOptions {
     /// Two plain nodes, with hooks.
-    pub fn small(name: &str, base_port: u16) -> Self {
+    pub fn small(name: &str) -> Self {
         Self {
             name: name.to_owned(),
-            base_port,
             knobs: vec![
                 ("NODES", "2".into()),
                 ("GPU_NODES", "0".into()),
@@ -138,11 +136,11 @@ impl ClusterOptions {
     }
 
     /// Two plain nodes, two with fake GPUs, two cloud nodes, with hooks.
-    pub fn full(name: &str, base_port: u16) -> Self {
+    pub fn full(name: &str) -> Self {
         Self {
             // As long as the scenario waits for a node to be started.
             knobs: vec![("RESUME_TIMEOUT", "180".into())],
-            ..Self::small(name, base_port)
+            ..Self::small(name)
         }
     }
 }
@@ -155,6 +153,8 @@ pub struct Cluster {
     marks: Marks,
     folder: TempDir,
     kept: bool,
+    // Free again once the daemons are stopped.
+    _ports: ClusterPorts,
 }
 
 impl Cluster {
@@ -175,15 +175,18 @@ impl Cluster {
             .map_err(Error::io("make a folder in", "/tmp"))?;
         // slurmctld and the users run under other accounts.
         set_mode(folder.path(), 0o755)?;
+        let ports = ClusterPorts::take();
+        let base_port = ports.base().to_string();
         let cluster = Self {
             name: options.name.clone(),
             marks: Marks::listen(&folder.path().join("marks"))?,
             folder,
             kept: false,
+            _ports: ports,
         };
         let mut up = Command::new(script("up"));
         up.arg(cluster.dir())
-            .arg(options.base_port.to_string())
+            .arg(base_port)
             .env("CLUSTER", &options.name)
             .envs(options.knobs.iter().map(|(name, value)| (name, value)))
             .env("OWNER", std::process::id().to_string());
@@ -352,7 +355,11 @@ fn script(name: &str) -> PathBuf {
     root().join("tests/cluster").join(name)
 }
 
-pub(crate) fn set_mode(path: &Path, mode: u32) -> Result<(), Error> {
+/// Sets the permission bits of a file.
+///
+/// # Errors
+/// If they cannot be set.
+pub fn set_mode(path: &Path, mode: u32) -> Result<(), Error> {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))
         .map_err(Error::io("set the mode of", path))
 }

@@ -54,7 +54,7 @@ pub enum Error {
 
 impl Error {
     /// Builds an [`Error::Io`] for `map_err`.
-    pub(crate) fn io(
+    pub fn io(
         doing: &'static str,
         path: impl Into<PathBuf>,
     ) -> impl FnOnce(std::io::Error) -> Self {
@@ -67,7 +67,7 @@ impl Error {
     }
 
     /// The error for a failed command.
-    pub(crate) fn command(command: impl Into<String>, output: &Output) -> Self {
+    pub fn command(command: impl Into<String>, output: &Output) -> Self {
         let printed = [&output.stderr, &output.stdout]
             .map(|bytes| String::from_utf8_lossy(bytes).trim().to_owned())
             .into_iter()

@@ -37,7 +37,7 @@ impl Fact {
 
     /// The run of the event, if it has one.
     pub fn run(&self) -> Option<Run> {
-        run(&self.event)
+        run_of(&self.event)
     }
 
     /// True if its id is derived from Slurm's record, so that every reader of the record computes the same id.
@@ -54,7 +54,7 @@ impl Fact {
 }
 
 /// The run of an event.
-pub(crate) fn run(event: &Event) -> Option<Run> {
+pub fn run_of(event: &Event) -> Option<Run> {
     let run = RunKey::parse(&event.cluster, event.entity_key()).ok()?;
     Some((run.job_id, run.task_id, run.submit_time, run.attempt))
 }

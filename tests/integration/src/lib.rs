@@ -1,10 +1,10 @@
-//! The complete system: a real Slurm cluster, the real `smesh up`, real receivers. For the demo and the integration tests.
+//! The complete system: a real Slurm cluster, the real `smesh up`, real receivers. For the demo, the integration tests and the soak.
 //!
 //! - [`Cluster`]: Slurm in a folder, whose hooks send doorbells to a mesh. [`Marks`]: times of jobs and hooks by this process's clock.
 //! - [`Mesh`]: `smesh up` as a child process, and its API. [`Fact`]: an entry of its ledger.
 //! - [`Service`]: a service as a separate process.
 //! - [`Receiver`]: an HTTP receiver that verifies signatures.
-//! - [`scenario`]: a short day, with its expected results. [`soak`]: random days with random faults.
+//! - [`scenario`]: a short day, with its expected results.
 //!
 //! Deliberately absent: knowledge of the services' internals. Only the contract, `mesh-events`, and a reader of the bus are used.
 
@@ -20,15 +20,14 @@ mod programs;
 mod receiver;
 pub mod scenario;
 mod service;
-pub mod soak;
 
 use std::time::Duration;
 
-pub use alone::{free_ports, interrupted};
+pub use alone::interrupted;
 pub use attached::Attached;
-pub use cluster::{Cluster, ClusterOptions, Slurm};
+pub use cluster::{Cluster, ClusterOptions, Slurm, set_mode};
 pub use error::Error;
-pub use fact::{Fact, Run, lives, recorded_ids};
+pub use fact::{Fact, Run, lives, recorded_ids, run_of};
 pub use http::Answer;
 pub use marks::{Mark, Marks};
 pub use mesh::{Mesh, MeshOptions};

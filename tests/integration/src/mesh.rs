@@ -1,17 +1,18 @@
 //! The real `smesh up` as a child process.
 
+mod api;
+
 use std::fs::{File, OpenOptions, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Output, Stdio};
 use std::time::Duration;
 
-use hyper::Method;
 use mesh_bus::Bus;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::process::{Child, Command};
 
-use crate::{Answer, Cluster, Error, Fact, Programs, http, wait_for};
+use crate::{Cluster, Error, Programs, wait_for};
 
 /// How long `smesh up` may take to become ready or to stop.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -351,105 +352,6 @@ impl Mesh {
             ..mesh_bus::Config::default()
         };
         Ok(Bus::connect(&config, "reader").await?)
-    }
-
-    /// True if every service is ready.
-    pub async fn is_ready(&self) -> bool {
-        let answer = http::ask(&self.socket(), Method::GET, "/readyz").await;
-        answer.is_ok_and(|answer| answer.status == 200)
-    }
-
-    /// Sends a GET to the API, as root.
-    ///
-    /// # Errors
-    /// If it does not answer.
-    pub async fn get(&self, path: &str) -> Result<Answer, Error> {
-        let answer = http::ask(&self.socket(), Method::GET, path).await;
-        answer.map_err(|error| Error::Api {
-            path: path.to_owned(),
-            problem: error.to_string(),
-        })
-    }
-
-    /// Retries while the API is temporarily unavailable, as a client should. On a busy disk, NATS may not accept the audit of a read.
-    async fn get_patiently(&self, path: &str) -> Result<Answer, Error> {
-        let started = tokio::time::Instant::now();
-        loop {
-            let answer = self.get(path).await?;
-            if answer.status != 503 || started.elapsed() > PATIENCE {
-                return Ok(answer);
-            }
-            tokio::time::sleep(Duration::from_secs(1)).await;
-        }
-    }
-
-    /// All facts of these types in the ledger (`job.*,cost.finalized`; empty for all), in its order.
-    ///
-    /// # Errors
-    /// If the API gives an unexpected answer.
-    pub async fn facts(&self, types: &str) -> Result<Vec<Fact>, Error> {
-        let mut facts = Vec::new();
-        let filter = if types.is_empty() {
-            String::new()
-        } else {
-            format!("&type={types}")
-        };
-        let mut cursor = String::new();
-        loop {
-            let path = format!("/v1/events?limit=1000{filter}{cursor}");
-            let answer = self.get_patiently(&path).await?;
-            let page = answer.json();
-            let Some(entries) = page["entries"].as_array() else {
-                return Err(Error::Api {
-                    path,
-                    problem: format!("{}: {}", answer.status, answer.body),
-                });
-            };
-            facts.extend(entries.iter().filter_map(Fact::read));
-            match page["next_cursor"].as_str() {
-                Some(next) => cursor = format!("&cursor={next}"),
-                None => return Ok(facts),
-            }
-        }
-    }
-
-    /// Waits until the facts of these types are sufficient.
-    ///
-    /// # Errors
-    /// [`Error::Deadline`] with `description` and the end of the log.
-    pub async fn wait_facts<T>(
-        &self,
-        description: &str,
-        patience: Duration,
-        types: &str,
-        is_done: impl Fn(&[Fact]) -> Option<T>,
-    ) -> Result<T, Error> {
-        let found = wait_for(description, patience, async || {
-            Ok(is_done(&self.facts(types).await?))
-        });
-        match found.await {
-            Err(Error::Deadline {
-                description,
-                patience,
-            }) => Err(Error::Deadline {
-                description: format!("{description}; its log ends with: {}", self.log_tail()),
-                patience,
-            }),
-            done => done,
-        }
-    }
-
-    /// Runs `smesh verify` and returns its output.
-    ///
-    /// # Errors
-    /// If it finds that the ledger was changed.
-    pub async fn verify(&self) -> Result<String, Error> {
-        let output = self.smesh(&["verify"]).await?;
-        if output.status.success() {
-            Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
-        } else {
-            Err(Error::command("smesh verify", &output))
-        }
     }
 }
 

@@ -19,7 +19,7 @@ const LONG: &str = "sleep 600";
 const SUCCESS: &[&str] = &["submitted", "started", "completed"];
 
 /// Environment of the parts.
-struct Stage<'a> {
+struct Environment<'a> {
     cluster: &'a Cluster,
     mesh: &'a Mesh,
 }
@@ -36,9 +36,9 @@ fn one<'a>(part: impl Future<Output = Result<Expected, Error>> + 'a) -> Part<'a>
 /// # Errors
 /// If Slurm refuses a command, or an awaited state does not occur.
 pub async fn play(cluster: &Cluster, mesh: &Mesh) -> Result<Day, Error> {
-    let stage = Stage { cluster, mesh };
+    let environment = Environment { cluster, mesh };
     // Before any submission, because one job must find this state.
-    stage
+    environment
         .admin(&[
             "scontrol",
             "update",
@@ -48,21 +48,21 @@ pub async fn play(cluster: &Cluster, mesh: &Mesh) -> Result<Day, Error> {
         ])
         .await?;
     let mut parts: Vec<Part<'_>> = vec![
-        one(stage.success()),
-        one(stage.gpus()),
-        one(stage.failure()),
-        one(stage.time_out()),
-        one(stage.cancelled_while_waiting()),
-        one(stage.cancelled_while_running()),
-        one(stage.array()),
-        stage.qos_limit().boxed_local(),
-        one(stage.drained_node()),
-        one(stage.cloud()),
-        one(stage.requeue()),
+        one(environment.success()),
+        one(environment.gpus()),
+        one(environment.failure()),
+        one(environment.time_out()),
+        one(environment.cancelled_while_waiting()),
+        one(environment.cancelled_while_running()),
+        one(environment.array()),
+        environment.qos_limit().boxed_local(),
+        one(environment.drained_node()),
+        one(environment.cloud()),
+        one(environment.requeue()),
     ];
     let mut impossible = Vec::new();
     if cluster.fact("oom").as_deref() == Some("yes") {
-        parts.push(one(stage.out_of_memory()));
+        parts.push(one(environment.out_of_memory()));
     } else {
         impossible.push(Impossible {
             title: "out of memory",
@@ -77,7 +77,7 @@ pub async fn play(cluster: &Cluster, mesh: &Mesh) -> Result<Day, Error> {
     })
 }
 
-impl Stage<'_> {
+impl Environment<'_> {
     async fn admin(&self, command: &[&str]) -> Result<(), Error> {
         self.cluster.ask(MANAGER, command).await.map(drop)
     }

@@ -15,7 +15,7 @@ const SLACK: Duration = Duration::from_secs(10);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_job_is_neither_delayed_nor_missed_while_nats_is_unavailable() {
-    let (cluster, mut mesh) = small("away", 27_100, "").await;
+    let (cluster, mut mesh) = small("away", "").await;
     let mut jobs = vec![run(&cluster, "sleep 1").await];
 
     // NATS hangs: it accepts connections but does not answer.

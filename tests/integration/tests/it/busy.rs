@@ -8,7 +8,7 @@ use crate::support::{PATIENCE, options};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn existing_jobs_at_the_first_start_are_only_baseline() {
-    let cluster = Cluster::start(&ClusterOptions::small("busy", 27_300))
+    let cluster = Cluster::start(&ClusterOptions::small("busy"))
         .await
         .unwrap();
     let submit = async |options: &[&str], script: &str| {

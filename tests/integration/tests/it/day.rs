@@ -9,9 +9,7 @@ use crate::support::{PATIENCE, agrees, options};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_day_is_published_as_in_accounting_with_and_without_hooks() {
-    let cluster = Cluster::start(&ClusterOptions::full("day", 27_000))
-        .await
-        .unwrap();
+    let cluster = Cluster::start(&ClusterOptions::full("day")).await.unwrap();
     let mut mesh = Mesh::set_up(&cluster, "mesh", &options("")).await.unwrap();
     // A second mesh polls the same cluster. It gets no doorbells.
     let mut deaf = Mesh::set_up(&cluster, "deaf", &options("")).await.unwrap();

@@ -253,7 +253,7 @@ async fn agrees(
 async fn lost_events_are_republished_from_slurm_and_the_rest_is_reported() {
     let cluster = Cluster::start(&ClusterOptions {
         hooks: false,
-        ..ClusterOptions::small("holes", 27_700)
+        ..ClusterOptions::small("holes")
     })
     .await
     .unwrap();

@@ -71,7 +71,7 @@ async fn play(cluster: &Cluster, mesh: &Mesh) {
 async fn every_id_of_a_real_ledger_is_computed_from_the_page() {
     let receiver = Receiver::start().await.unwrap();
     let endpoint = receiver.endpoint("good", "types = [\"job.*\"]");
-    let (cluster, mesh) = small("ids", 28_700, &endpoint).await;
+    let (cluster, mesh) = small("ids", &endpoint).await;
     let folder = tempfile::tempdir().unwrap();
     play(&cluster, &mesh).await;
     smesh(&mesh, &["ledger", "key", "rotate"]).await;

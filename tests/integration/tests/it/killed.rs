@@ -7,7 +7,7 @@ use crate::support::{PATIENCE, agrees, small, submit_all};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn fifty_jobs_are_published_once_each_although_smesh_is_killed_twice() {
-    let (cluster, mut mesh) = small("killed", 27_200, "").await;
+    let (cluster, mut mesh) = small("killed", "").await;
     let jobs = submit_all(&cluster, "bob", 50, "sleep 0.3").await.unwrap();
     for starts in [8, 25] {
         started(&mesh, starts).await;

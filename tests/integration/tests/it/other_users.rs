@@ -8,7 +8,7 @@ use crate::support::{PATIENCE, agrees, small};
 #[tokio::test(flavor = "multi_thread")]
 async fn another_user_reads_no_jobs_adds_no_endpoint_and_reaches_no_nats() {
     let associations = "[ingest.users]\ninterval = \"1s\"\n";
-    let (cluster, mesh) = small("strangers", 27_500, associations).await;
+    let (cluster, mesh) = small("strangers", associations).await;
     let submit = async |account: &str| {
         let options = ["-Jsecret", "-A", account];
         cluster.submit("alice", &options, "true").await.unwrap()

@@ -41,7 +41,7 @@ pub async fn configure(cluster: &Cluster, nats: &NatsServer, more: &str) -> Mesh
 async fn each_service_runs_alone_waits_for_nats_and_drains() {
     let options = ClusterOptions {
         hooks: false,
-        ..ClusterOptions::small("alone", 29_600)
+        ..ClusterOptions::small("alone")
     };
     let cluster = Cluster::start(&options).await.unwrap();
     let mut nats = NatsServer::start().await;
@@ -82,7 +82,7 @@ async fn each_service_runs_alone_waits_for_nats_and_drains() {
 async fn a_service_that_never_reached_nats_stops_at_once() {
     let cluster = Cluster::start(&ClusterOptions {
         hooks: false,
-        ..ClusterOptions::small("alone2", 29_800)
+        ..ClusterOptions::small("alone2")
     })
     .await
     .unwrap();

@@ -25,7 +25,7 @@ async fn a_receiver_that_was_down_gets_everything_and_a_failing_one_affects_no_o
             &format!("{types}\nmax_attempts = 100000\nretry = {{ initial_interval = \"200ms\", multiplier = 2, max_interval = \"1s\" }}"),
         ),
     ];
-    let (cluster, mesh) = small("receivers", 27_400, &endpoints.concat()).await;
+    let (cluster, mesh) = small("receivers", &endpoints.concat()).await;
     let mut jobs = Vec::new();
     for script in ["true", "exit 3", "sleep 1"] {
         jobs.push(cluster.submit("alice", &[], script).await.unwrap());

@@ -22,10 +22,8 @@ pub fn options(more: &str) -> MeshOptions {
 }
 
 /// A small cluster whose hooks are connected to a running mesh.
-pub async fn small(name: &str, base_port: u16, more: &str) -> (Cluster, Mesh) {
-    let cluster = Cluster::start(&ClusterOptions::small(name, base_port))
-        .await
-        .unwrap();
+pub async fn small(name: &str, more: &str) -> (Cluster, Mesh) {
+    let cluster = Cluster::start(&ClusterOptions::small(name)).await.unwrap();
     let mut mesh = Mesh::set_up(&cluster, "mesh", &options(more))
         .await
         .unwrap();

@@ -22,7 +22,7 @@ async fn one_trace_spans_ingest_cost_engine_ledger_and_the_delivery() {
         .unwrap();
     let receiver = Receiver::start().await.unwrap();
     let nats = NatsServer::start().await;
-    let cluster = Cluster::start(&ClusterOptions::small("trace", 29_500))
+    let cluster = Cluster::start(&ClusterOptions::small("trace"))
         .await
         .unwrap();
     // Only a doorbell can trigger ingest, because the next poll is an hour away.

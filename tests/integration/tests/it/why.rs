@@ -18,7 +18,7 @@ use serde_json::Value;
 /// Time for all answers to be right, once the situations are made. Boot failures take a minute, and a busy machine reads the evidence every half minute.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Partitions of one or two nodes each, so that situations do not disturb each other; and licences.
+/// Partitions of one or two nodes each, so that situations do not disturb each other; and licenses.
 const PARTITIONS: &str = "
 Licenses=matlab:2
 PartitionName=closed Nodes=n1 AllowAccounts=ml State=UP
@@ -167,7 +167,6 @@ async fn cluster(folder: &Path) -> Cluster {
     .unwrap();
     let options = ClusterOptions {
         name: "why".to_owned(),
-        base_port: 28_900,
         knobs: vec![
             ("NODES", "11".into()),
             ("GPU_NODES", "2".into()),

@@ -34,7 +34,7 @@ async fn refuses(cluster: &Cluster, name: &str, options: MeshOptions, parts: &[&
 
 #[tokio::test(flavor = "multi_thread")]
 async fn wrong_configuration_is_refused_and_slurm_is_waited_for() {
-    let cluster = Cluster::start(&ClusterOptions::small("wrong", 27_600))
+    let cluster = Cluster::start(&ClusterOptions::small("wrong"))
         .await
         .unwrap();
     let overlay = |text: &str| MeshOptions {

@@ -20,9 +20,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use integration::scenario;
-use integration::{
-    Cluster, ClusterOptions, Error, Mesh, MeshOptions, Receiver, free_ports, interrupted,
-};
+use integration::{Cluster, ClusterOptions, Error, Mesh, MeshOptions, Receiver, interrupted};
 
 use end::End;
 use feed::Feed;
@@ -60,7 +58,7 @@ async fn run() -> Result<ExitCode, Error> {
     let started = Instant::now();
     let feed = Feed::new(started);
     feed.heading("a Slurm cluster of our own");
-    let cluster = Cluster::start(&ClusterOptions::full("demo", free_ports()?)).await?;
+    let cluster = Cluster::start(&ClusterOptions::full("demo")).await?;
     feed.note(&format!(
         "Slurm {}, nodes {} and {} in the cloud, hooks on, accounting on",
         cluster.fact("slurm_version").unwrap_or_default(),

@@ -13,8 +13,6 @@ use tokio::process::Command;
 
 use super::{NAME, PATIENCE};
 
-const BASE_PORT: u16 = 28_400;
-
 /// Hooks with a program of the site. The others are not set.
 const SITE: &[&str] = &[
     "PrologSlurmctld",
@@ -93,7 +91,7 @@ impl Site {
                 ("RESUME_TIMEOUT", "10".into()),
                 ("EXTRA_CONF", path("site.conf").display().to_string()),
             ],
-            ..ClusterOptions::small(NAME, BASE_PORT)
+            ..ClusterOptions::small(NAME)
         };
         Self {
             cluster: Cluster::start(&options).await.unwrap(),

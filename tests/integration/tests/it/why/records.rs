@@ -24,7 +24,7 @@ pub async fn agree(cluster: &Cluster, explanation: &Value) -> bool {
                     (have, None) => shown.contains(&format!("={most}({have})")),
                 }
             }
-            "licence" => {
+            "license" => {
                 let shown = ask(cluster, &["scontrol", "-o", "show", "licenses", name]).await;
                 shown.contains(&format!("Total={most} Used={have} "))
             }

@@ -50,7 +50,7 @@ pub async fn limits(cluster: &Cluster) -> Vec<Expected> {
     all.push(expected(
         job,
         "2 are in use, by 1 job of yours",
-        "licence",
+        "license",
         "wait",
         false,
     ));

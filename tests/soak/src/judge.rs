@@ -1,0 +1,395 @@
+//! Compares the published facts with the oracles. Pure.
+
+mod arrays;
+mod facts;
+mod life;
+mod restarts;
+mod sampled;
+mod used;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use self::facts::{Facts, by_run, occurred};
+use super::Run;
+use super::log::{Log, Witness};
+use super::plan::{FaultKind, Source};
+use super::published::Published;
+use super::sacct::Row;
+use super::verdict::Verdict;
+
+/// Types of which every soak must compare at least one fact.
+pub(super) const TYPES: [&str; 29] = [
+    "job.submitted",
+    "job.pending",
+    "job.held",
+    "job.released",
+    "job.started",
+    "job.suspended",
+    "job.resumed",
+    "job.resized",
+    "job.requeued",
+    "job.completed",
+    "job.failed",
+    "job.cancelled",
+    "job.timeout",
+    "job.node_fail",
+    "job.preempted",
+    "job.updated",
+    "elapsed and exit code",
+    "CPU seconds",
+    "continues",
+    "an end before a requeue",
+    "restarts",
+    "array tasks",
+    "queue.explained",
+    "cost.estimated",
+    "cost.finalized",
+    "node.drained",
+    "node.down",
+    "node.recovered",
+    "ledger",
+];
+
+/// Types that only polls show. They cannot be compared if polls are far apart.
+const SAMPLED: [&str; 7] = [
+    "job.pending",
+    "job.held",
+    "job.released",
+    "queue.explained",
+    "node.drained",
+    "node.down",
+    "node.recovered",
+];
+
+/// Types that need not be compared with this source.
+pub(super) const fn left_out(source: Source) -> &'static [&'static str] {
+    match source {
+        Source::Commands => &[],
+        Source::Rest => &SAMPLED,
+    }
+}
+
+/// Compares. `is_final` means that accounting will not change any more. Its gaps are then filled with slurmctld's output as seen by
+/// the driver.
+pub(super) fn judge(
+    rows: &[Row],
+    log: &Log,
+    published: &Published,
+    source: Source,
+    is_final: bool,
+) -> Verdict {
+    let mut verdict = Verdict::default();
+    once_each(published, &mut verdict);
+    let mut rows = with_witnesses(rows, log);
+    if is_final {
+        end_by_witnesses(&mut rows, log, &mut verdict);
+    }
+    let known: BTreeSet<u32> = rows.iter().map(|row| row.job).collect();
+    for job in log.jobs.difference(&known) {
+        verdict.open.push(format!("job {job} has no row"));
+    }
+    let mut facts = by_run(published, &mut verdict);
+    ended_before_requeue(&mut rows, log, &mut verdict);
+    ended_twice(&mut rows, log, &facts, &mut verdict);
+    contradicted(published, &mut verdict);
+    let submits = arrays::submit_times(&rows);
+    let mut lives: BTreeMap<(u32, Option<u32>), Vec<&Row>> = BTreeMap::new();
+    for row in rows.iter().filter(|row| !row.is_remainder) {
+        lives.entry((row.job, row.task)).or_default().push(row);
+    }
+    for life in lives.values_mut() {
+        life.sort_by_key(|row| (row.submit, row.start));
+        life::judge(life, &submits, source, &mut facts, &mut verdict);
+        restarts::judge(life, log, published, &mut verdict);
+    }
+    arrays::judge(&rows, log, &submits, &mut facts, &mut verdict);
+    sampled::pauses(log, &mut facts, &mut verdict);
+    for ((run, slot), events) in facts.by_slot {
+        for event in events {
+            verdict.extra.push(format!(
+                "{} of {run:?} ({slot}) at {}: neither accounting nor the driver knows it{}",
+                event.r#type,
+                occurred(event),
+                lines_of(&rows, run.0)
+            ));
+        }
+    }
+    sampled::waits(log, published, &mut verdict);
+    sampled::holds(log, published, &mut verdict);
+    sampled::nodes(log, published, &mut verdict);
+    verdict
+}
+
+/// Checks that each id is once on the bus and once in the ledger.
+fn once_each(published: &Published, verdict: &mut Verdict) {
+    for id in &published.repeated {
+        verdict.duplicates.push(format!("{id} is on the bus again"));
+    }
+    for (id, times) in &published.ledger {
+        if *times > 1 {
+            let text = format!("{id} is in the ledger {times} times");
+            verdict.duplicates.push(text);
+        }
+        if !published.bus.contains_key(id) {
+            let text = format!("{id} is in the ledger, not on the bus");
+            verdict.extra.push(text);
+        }
+    }
+    for (id, event) in &published.bus {
+        if published.ledger.contains_key(id) {
+            verdict.right("ledger");
+        } else {
+            let what = &event.r#type;
+            verdict
+                .missing
+                .push(format!("{what} {id} is on the bus, not in the ledger"));
+        }
+    }
+}
+
+/// Accounting's rows, plus slurmctld's output about jobs that accounting never lists: cancelled before they could run.
+fn with_witnesses(rows: &[Row], log: &Log) -> Vec<Row> {
+    let known: BTreeSet<u32> = rows.iter().map(|row| row.job).collect();
+    let is_whole = |job: u32, task: Option<u32>| task.is_none() && !known.contains(&job);
+    let added = log
+        .witnesses
+        .iter()
+        .filter(|((job, task, _), witness)| {
+            is_whole(*job, *task) && witness.state == "CANCELLED" && witness.nodes.is_empty()
+        })
+        .map(|(run, witness)| Row {
+            is_remainder: log.arrays.contains_key(&run.0),
+            line: format!("no row; squeue showed {witness:?}"),
+            start: None,
+            ..witnessed(*run, witness)
+        });
+    rows.iter().cloned().chain(added).collect()
+}
+
+/// Fills gaps of accounting with slurmctld's output: runs whose end, or all of which, it never received. Seen when slurmdbd was
+/// killed.
+fn end_by_witnesses(rows: &mut Vec<Row>, log: &Log, verdict: &mut Verdict) {
+    let has_end = |row: &Row| row.end_kind().is_some() && row.end.is_some();
+    let mut whole: Vec<(Run, i64)> = Vec::new();
+    for row in rows.iter_mut() {
+        let run: Run = (row.job, row.task, row.submit);
+        if has_end(row) || row.is_remainder || row.state == "RESIZING" {
+            continue;
+        }
+        if let Some(witness) = log.witnesses.get(&run) {
+            let lost = format!(
+                "the end of {run:?}: {}; squeue showed {witness:?}",
+                row.line
+            );
+            *row = Row {
+                line: lost.clone(),
+                ..witnessed(run, witness)
+            };
+            verdict.lost.push(lost);
+            whole.push((run, witness.end));
+        }
+    }
+    // A resize whose end was lost leaves two rows for one run of slurmctld.
+    rows.retain(|row| {
+        let is_part = |((job, task, submit), end): &(Run, i64)| {
+            (row.job, row.task) == (*job, *task) && (submit + 1..*end).contains(&row.submit)
+        };
+        !whole.iter().any(is_part)
+    });
+    let known: BTreeSet<u32> = rows.iter().map(|row| row.job).collect();
+    for (run, witness) in &log.witnesses {
+        if !known.contains(&run.0) && !log.arrays.contains_key(&run.0) {
+            let lost = format!("all of {run:?}; squeue showed {witness:?}");
+            rows.push(Row {
+                line: lost.clone(),
+                ..witnessed(*run, witness)
+            });
+            verdict.lost.push(lost);
+        }
+    }
+}
+
+/// Ends that slurmctld reported twice: restarted before it had saved the first, it ended the run again, and accounting has the second
+/// (seen on 22.05). Either of them may be published, so it cannot be judged.
+fn ended_twice(rows: &mut [Row], log: &Log, facts: &Facts<'_>, verdict: &mut Verdict) {
+    for row in rows {
+        let run = (row.job, row.task, row.submit);
+        let events = facts.by_slot.get(&(run, "end"));
+        let (Some([event]), Some(end)) = (events.map(Vec::as_slice), row.end) else {
+            continue;
+        };
+        let published = occurred(event);
+        let is_restart = |what| matches!(what, FaultKind::Slurmctld);
+        if (row.start.unwrap_or(row.submit)..end).contains(&published)
+            && log.was_broken(is_restart, published, end)
+        {
+            let text = format!(
+                "the end of {run:?} at {published}: slurmctld, restarted, ended it again: {}",
+                row.line
+            );
+            verdict.unjudged.push(text);
+            row.end = Some(published);
+        }
+    }
+}
+
+/// A finished run that was requeued: accounting of 22.05 and 24.11 overwrites its row. Its end is taken from slurmctld's output to the
+/// driver.
+fn ended_before_requeue(rows: &mut [Row], log: &Log, verdict: &mut Verdict) {
+    for row in rows.iter_mut().filter(|row| !row.is_remainder) {
+        let run: Run = (row.job, row.task, row.submit);
+        let Some(witness) = log
+            .witnesses
+            .get(&run)
+            .filter(|_| log.requeued.contains(&row.job))
+        else {
+            continue;
+        };
+        verdict.right("an end before a requeue");
+        if row.state == "REQUEUED" {
+            let ran = witness.start.map_or(0, |start| witness.end - start);
+            row.state.clone_from(&witness.state);
+            row.end = Some(witness.end);
+            row.elapsed = u64::try_from(ran).unwrap_or_default();
+            row.line = format!("{}; squeue showed {witness:?}", row.line);
+        }
+    }
+}
+
+/// All doorbells of a soak are genuine, so none may be reported as contradicted.
+fn contradicted(published: &Published, verdict: &mut Verdict) {
+    let lines = published.contradicted_hooks.iter();
+    verdict
+        .wrong
+        .extend(lines.map(|line| format!("evidence of a genuine hook was refused: {line}")));
+}
+
+fn witnessed((job, task, submit): Run, witness: &Witness) -> Row {
+    Row {
+        job,
+        task,
+        is_remainder: false,
+        user: witness.user.clone(),
+        state: witness.state.clone(),
+        submit,
+        start: witness.start,
+        end: Some(witness.end),
+        nodes: witness.nodes.clone(),
+        exit: None,
+        elapsed: 0,
+        cpu_millis: 0,
+        line: String::new(),
+    }
+}
+
+fn lines_of(rows: &[Row], job: u32) -> String {
+    let lines: Vec<_> = rows
+        .iter()
+        .filter(|row| row.job == job)
+        .map(|row| row.line.as_str())
+        .collect();
+    if lines.is_empty() {
+        "; no row".to_owned()
+    } else {
+        format!("; accounting: {}", lines.join("  "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(line: &str) -> Row {
+        Row::read(line).unwrap()
+    }
+
+    #[test]
+    fn a_job_that_accounting_does_not_end_is_open() {
+        let mut log = Log::new();
+        log.jobs.extend([7, 8, 9]);
+        let runs = row("7|7|alice|RUNNING|100|110|Unknown|n1|0:0|10|00:00:00");
+        let waits = row("8|8|alice|PENDING|100|Unknown|Unknown|None assigned|0:0|0|00:00:00");
+        let published = Published::default();
+        let verdict = judge(&[runs, waits], &log, &published, Source::Commands, false);
+        assert_eq!(verdict.open.len(), 3, "{:?}", verdict.open);
+        assert!(verdict.open.contains(&"job 9 has no row".to_owned()));
+    }
+
+    #[test]
+    fn an_end_lost_by_accounting_is_as_slurmctld_reported() {
+        let mut log = Log::new();
+        log.jobs.extend([7, 8]);
+        let runs = row("7|7|alice|RUNNING|100|110|Unknown|n1|0:0|10|00:00:00");
+        let witness = Witness {
+            user: "alice".to_owned(),
+            start: Some(110),
+            end: 120,
+            state: "FAILED".to_owned(),
+            nodes: "n1".to_owned(),
+        };
+        log.witnesses.insert((7, None, 100), witness.clone());
+        log.witnesses.insert((8, None, 100), witness);
+        let published = Published::default();
+        let now = judge(
+            std::slice::from_ref(&runs),
+            &log,
+            &published,
+            Source::Commands,
+            false,
+        );
+        assert_eq!((now.open.len(), now.lost.len()), (2, 0), "{now:?}");
+        let then = judge(&[runs], &log, &published, Source::Commands, true);
+        assert_eq!((then.open.len(), then.lost.len()), (0, 2), "{then:?}");
+        for run in ["(7, None, 100)", "(8, None, 100)"] {
+            for kind in ["started", "failed"] {
+                let what = format!("job.{kind} of {run}");
+                assert!(then.missing.iter().any(|text| text.starts_with(&what)));
+            }
+        }
+        // Its usage is unknown.
+        assert!(
+            !then
+                .missing
+                .iter()
+                .any(|text| text.starts_with("job.updated"))
+        );
+    }
+
+    #[test]
+    fn a_part_of_a_run_whose_resize_accounting_lost_is_no_run() {
+        let mut log = Log::new();
+        let witness = Witness {
+            user: "bob".to_owned(),
+            start: Some(100),
+            end: 134,
+            state: "COMPLETED".to_owned(),
+            nodes: "n1".to_owned(),
+        };
+        log.witnesses.insert((7, None, 100), witness);
+        let rows = [
+            row("7|7|bob|COMPLETED|100|100|Unknown|n1|0:0|943|00:00:00"),
+            row("7|7|bob|COMPLETED|132|132|134|n1|0:0|2|00:00:00"),
+        ];
+        let verdict = judge(&rows, &log, &Published::default(), Source::Commands, true);
+        assert_eq!((verdict.open.len(), verdict.lost.len()), (0, 1));
+        let about = |text: &String| text.contains("132)");
+        assert!(!verdict.missing.iter().any(about), "{:?}", verdict.missing);
+    }
+
+    #[test]
+    fn an_end_in_accounting_without_event_is_missing() {
+        let ended = row("7|7|alice|FAILED|100|110|120|n1|3:0|10|00:00:00");
+        let published = Published::default();
+        let verdict = judge(&[ended], &Log::new(), &published, Source::Commands, false);
+        assert!(verdict.open.is_empty());
+        let missing = |kind: &str| verdict.missing.iter().any(|text| text.starts_with(kind));
+        for kind in [
+            "job.submitted of",
+            "job.started of",
+            "job.failed of",
+            "job.updated of",
+        ] {
+            assert!(missing(kind), "{kind}: {:?}", verdict.missing);
+        }
+    }
+}

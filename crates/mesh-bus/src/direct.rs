@@ -83,6 +83,16 @@ impl Bus {
         StoredMessages(self.direct_reader(stream, subject, Next::Sequence(1), BATCH_SIZE))
     }
 
+    /// Like [`Self::stored_messages`], without what the server stored before a time.
+    pub fn stored_messages_since(
+        &self,
+        stream: &str,
+        subject: String,
+        since: DateTime<Utc>,
+    ) -> StoredMessages {
+        StoredMessages(self.direct_reader(stream, subject, Next::Since(since), BATCH_SIZE))
+    }
+
     pub(crate) fn direct_reader(
         &self,
         stream: &str,

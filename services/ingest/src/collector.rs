@@ -1,9 +1,9 @@
 //! Turns observations into events and stores the run state.
 //!
 //! One lock orders everything. A fact that Slurm's record continues to show is published first and stored afterwards: after a crash it is
-//! republished with the same id. All other facts are first written to the outbox of their shard, so that they are republished with the same
-//! id and count. These are sampled facts, facts that carry the time at which ingest noticed them, and suspends, resumes and resizes, of
-//! which Slurm keeps only the last.
+//! republished with the same id, or, if the record shows something else by then, restored from the bus. All other facts are first
+//! written to the outbox of their shard, so that they are republished with the same id and count. These are sampled facts, facts that carry
+//! the time at which ingest noticed them, and suspends, resumes and resizes, of which Slurm keeps only the last.
 
 mod accounting_backlog;
 mod apply;
@@ -17,6 +17,7 @@ mod lost_state;
 mod open_lookups;
 mod outbox;
 mod payload_cache;
+mod published;
 mod republish;
 mod unseen_ids;
 mod usage_backlog;
@@ -155,7 +156,7 @@ impl Collector {
         condition: Condition,
         shutdown: CancellationToken,
     ) -> Result<Self, Error> {
-        let (store, loaded) = Store::load(&bus, cluster, condition, &shutdown).await?;
+        let (store, mut loaded) = Store::load(&bus, cluster, condition, &shutdown).await?;
         let now = Utc::now().timestamp();
         let mut meta = loaded.meta.unwrap_or_else(|| Meta {
             capture_since: now,
@@ -165,6 +166,15 @@ impl Collector {
         capture::count_outbox(&mut meta, &loaded.outbox);
         let republished = loaded.outbox.len();
         bus.publish_all(loaded.outbox, &shutdown).await?;
+        let stored_until = meta.watermark;
+        let dirty = published::restore_published(
+            &bus,
+            cluster,
+            stored_until,
+            &mut loaded.run_store,
+            &shutdown,
+        )
+        .await?;
         // Before the first poll moves the watermark; both are stored with one write.
         let newest = loaded.run_store.newest_time(now);
         meta.backlog_from = accounting_backlog::at_start(&mut meta, &config, now, newest);
@@ -180,7 +190,7 @@ impl Collector {
             run_store: loaded.run_store,
             meta,
             store,
-            dirty: BTreeSet::new(),
+            dirty,
             last: PayloadCache::default(),
             lookups: HashMap::new(),
             restarted: HashMap::new(),

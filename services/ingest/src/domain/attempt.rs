@@ -56,9 +56,9 @@ fn attempt_of<'a>(run_store: &'a RunStore, observation: &Observation) -> Attempt
         (tracked.started, tracked.restarts, observation.restarts)
     else {
         // Other sources do not count restarts; the start time distinguishes attempts.
-        let same_start = attempts.into_iter().find(|(_, earlier)| {
-            earlier.started == observation.start && observation.start.is_some()
-        });
+        let same_start = attempts
+            .into_iter()
+            .find(|(_, earlier)| has_start(earlier, observation));
         return match same_start {
             Some((earlier, _)) => Attempt::Known(earlier),
             None if began_after(tracked, observation) => Attempt::After(run, tracked),
@@ -152,6 +152,13 @@ fn began_after(tracked: &RunState, observation: &Observation) -> bool {
         && observation.started()
         && !observation.in_flux()
         && over.is_some_and(|end| observation.start.is_some_and(|start| start > end.at))
+}
+
+/// Whether a source names the start of a run. jobcomp has the last resize of a resized run as its start.
+fn has_start(tracked: &RunState, observation: &Observation) -> bool {
+    observation
+        .start
+        .is_some_and(|at| tracked.started == Some(at) || tracked.rare.resized.contains(&at))
 }
 
 /// Whether a live run has another start than the one at which its processes were launched. Accounting has then replaced the run before it

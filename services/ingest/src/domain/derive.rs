@@ -342,16 +342,21 @@ fn correct(
         let tasks = cancelled_tasks(emitter.next, observation);
         let fact = emitter.recorded(kind, Slot::End, observation.end);
         fact.array_tasks = tasks.unwrap_or_default();
-    } else if event != Some(kind) {
+    } else if event != Some(kind) || next.started.is_none() && observation.started() {
         next.rare.corrections += 1;
         let (first, n) = (EventId::recorded(run, Slot::End), next.rare.corrections);
-        Emitter {
+        let mut emitter = Emitter {
             run,
             next,
             facts,
             inferred: false,
+        };
+        if emitter.next.started.is_none() {
+            // Until now no record had shown that it ran at all.
+            start(&mut emitter, observation);
+            emitter.next.usage_pending = emitter.next.started.is_some();
         }
-        .emit(
+        emitter.emit(
             EventType::JobCorrected,
             FactId::Correction(first, n),
             observation.end,

@@ -222,10 +222,14 @@ impl<S: JobQueries> JobReader<S> {
                     asked_of_accounting.insert(*id, merged.evidence);
                 }
             }
-            for _ in 0..merged.contradicted {
+            for end in &merged.contradicted {
                 metrics::doorbell("contradicted");
                 tracing::warn!(
                     job.id = id,
+                    run = end.run.entity_key(),
+                    state = end.job.state,
+                    start = end.start,
+                    end = end.end,
                     "job end reported by hook contradicts controller record, ignored"
                 );
             }

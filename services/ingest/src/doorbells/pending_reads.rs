@@ -135,8 +135,8 @@ pub(super) struct MergedRecords {
     pub(super) unproven: bool,
     /// Of these, the ends that accounting may show as overwritten by a requeue.
     pub(super) evidence: Vec<Observation>,
-    /// Number of ends that the controller's record contradicts.
-    pub(super) contradicted: usize,
+    /// Ends that the controller's record contradicts.
+    pub(super) contradicted: Vec<Observation>,
     /// Doorbells with ends of runs that no available record knows.
     pub(super) unknown: Vec<JobReadRequest>,
 }
@@ -196,7 +196,7 @@ pub(super) fn merge(
                 merged.unknown.push(request);
                 continue;
             }
-            Confirmation::Contradicted => merged.contradicted += 1,
+            Confirmation::Contradicted => merged.contradicted.push(*end),
         }
         job.requests.push(request);
     }

@@ -126,11 +126,11 @@ fn every_open_question_ends_once_in_time_whatever_fails() {
         let runtime = Builder::new_current_thread().enable_all().build().unwrap();
         let world = Arc::new(world);
         let ended = runtime.block_on(play(&url, &cluster, &world));
-        for question in &world.questions {
+        for (n, question) in world.questions.iter().enumerate() {
             let (poll, count, events) =
                 ended.get(&question.id).cloned().unwrap_or((u64::MAX, 0, Vec::new()));
             prop_assert_eq!(count, 1, "{:?}: {:?}", question, events);
-            let age = question.age(poll, &world.steps);
+            let age = question.age(n, poll, &world.steps);
             prop_assert!(age <= question.limit(), "{question:?} after {age} s");
         }
     });

@@ -41,6 +41,28 @@ async fn wait_all_purged(cluster: &Cluster) {
     .await;
 }
 
+/// slurmctld sends what ended to slurmdbd when it can.
+async fn wait_all_in_accounting(cluster: &Cluster, jobs: &[u32]) {
+    let ids = jobs
+        .iter()
+        .map(u32::to_string)
+        .collect::<Vec<_>>()
+        .join(",");
+    let question = ["sacct", "-nXP", "-o", "state", "-j", &ids];
+    wait_for(
+        "accounting has the ends",
+        Duration::from_secs(180),
+        async || {
+            let states = cluster.run("root", &question).await;
+            let ended = states
+                .lines()
+                .filter(|state| state.starts_with("CANCELLED"));
+            (ended.count() == jobs.len()).then_some(())
+        },
+    )
+    .await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn jobs_purged_by_slurmctld_are_published_from_accounting() {
     let cluster = forgetful().await;
@@ -321,6 +343,7 @@ async fn two_hundred_jobs_cancelled_and_purged_between_two_polls_are_published()
     stand_in.override_output("squeue", "exit 1");
     cluster.run("alice", &["scancel", "--user=alice"]).await;
     wait_all_purged(cluster).await;
+    wait_all_in_accounting(cluster, &jobs).await;
     stand_in.truth("squeue");
     let before = stand_in.count(POLL);
     for job in &jobs {

@@ -8,6 +8,7 @@ use mesh_testkit::wait_for;
 
 use crate::cluster;
 use crate::doorbell::ring;
+use crate::forged::field;
 use crate::mesh::Mesh;
 use crate::stand_in::StandIn;
 use crate::users::{FAST, baseline};
@@ -79,5 +80,39 @@ async fn a_full_bucket_prevents_no_start_and_no_end() {
     ingest.stop().await;
     let ingest = mesh.ingest(cluster, "").await.ready().await;
     mesh.assert_no_duplicates();
+    ingest.stop().await;
+}
+
+/// Slurm 22.05 starts a run again under its submit time if its node is set down in the second of its submission.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_start_that_was_published_and_not_stored_is_not_taken_for_the_next_one() {
+    let (cluster, _guard) = cluster::shared().await;
+    let mesh = Mesh::start().await;
+    let stand_in = StandIn::new(cluster);
+    let settings = "poll_interval = \"500ms\"";
+    let ingest = mesh.ingest_through(&stand_in, cluster, settings).await;
+    let ingest = ingest.ready().await;
+    limit(&mesh, Some(1)).await;
+    let job = cluster.sbatch(&[], "sleep 300").await;
+    cluster.wait_state(job, "RUNNING").await;
+    ring(&mesh, "PrologSlurmctld", job, &[]).await;
+    mesh.wait_history(job, "submitted started").await;
+    ingest.crash().await;
+    limit(&mesh, None).await;
+
+    // From now on the record is that of a run that began later.
+    let start: i64 = field(cluster, job, "StartTime").await.parse().unwrap();
+    let later = format!(
+        "\"$real\" \"$@\" | sed '/JobId={job} /{{s/StartTime={start}/StartTime={}/;s/Restarts=0/Restarts=1/}}'; exit",
+        start + 1
+    );
+    stand_in.override_output("scontrol", &later);
+    let ingest = mesh.ingest_through(&stand_in, cluster, settings).await;
+    let ingest = ingest.ready().await;
+    let twice = "submitted started requeued | submitted started";
+    mesh.wait_history(job, twice).await;
+    mesh.assert_no_duplicates();
+    cluster.run("alice", &["scancel", &job.to_string()]).await;
+    mesh.wait_history(job, &format!("{twice} cancelled")).await;
     ingest.stop().await;
 }

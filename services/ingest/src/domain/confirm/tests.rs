@@ -112,6 +112,13 @@ fn an_end_counts_as_far_as_a_record_bears_it_out() {
             "NODE_FAIL n1 end=20",
             "node_fail Some(10) by Some(Accounting)",
         ),
+        // The next run was read under the same submit time. jobcomp has the resize as the start.
+        (
+            "RUNNING n1; RUNNING n1 resize=15; PENDING restarts=1",
+            "PENDING restarts=1",
+            "NODE_FAIL n1 start=15 end=20",
+            "Known",
+        ),
         (
             "PENDING",
             "COMPLETING n1 start=20 end=900 restarts=1",

@@ -59,9 +59,9 @@ fn listed(record: JobRecord) -> QueueRow {
 
 impl JobQueries for Model {
     async fn list_queue(&self) -> Result<QueueListing, SlurmError> {
-        let left_out = self.slurmctld()?.left_out;
+        let step = self.slurmctld()?;
         let shown = self.questions().iter().enumerate();
-        let shown = shown.filter(|(n, _)| left_out & (1 << n) == 0);
+        let shown = shown.filter(|(n, _)| !step.leaves_out(*n));
         Ok(QueueListing {
             started_at: UnixTime::from_secs(self.submit + 200),
             rows: shown

@@ -66,15 +66,15 @@ pub(super) struct Question {
 }
 
 impl Question {
-    /// Seconds that it was open until a poll, as far as its source answered. What only accounting has waits while accounting is away,
+    /// Seconds that it, the `n`th, was open until a poll, as far as its source answered about it. What only accounting has waits while accounting is away,
     /// which is an event of its own, and from the first answer after a restart on.
-    pub(super) fn age(&self, until: u64, steps: &[Step]) -> u64 {
+    pub(super) fn age(&self, n: usize, until: u64, steps: &[Step]) -> u64 {
         let counts = |pair: &[Step]| match self.kind {
             Kind::Usage | Kind::Canceller | Kind::UnseenId | Kind::SubmittedTasks => pair
                 .iter()
                 .all(|step| step.slurmdbd && step.restart == Restart::No),
             Kind::ExitCode => pair[1].slurmctld && pair[1].slurmdbd,
-            _ => pair[1].slurmctld,
+            _ => pair[1].slurmctld && !pair[1].leaves_out(n),
         };
         let open = (1..until).zip(steps.windows(2));
         let counted = open.filter(|(poll, pair)| self.is_open(*poll) && counts(pair));
@@ -130,6 +130,11 @@ pub(super) struct Step {
 }
 
 impl Step {
+    /// Whether the list of this poll leaves out the `n`th question's job.
+    pub(super) const fn leaves_out(&self, n: usize) -> bool {
+        self.left_out & (1 << n) != 0
+    }
+
     const QUIET: Self = Self {
         slurmctld: true,
         slurmdbd: true,

@@ -1,0 +1,87 @@
+//! Restores what was published, but not stored before a crash.
+//!
+//! What is published again has the same id, but a later record need not show the same: a run that loses its node in the second of its
+//! submission starts again under the same submit time (seen on 22.05), and a question whose answer was published may have to be given up
+//! now.
+
+use std::collections::BTreeSet;
+
+use chrono::{DateTime, TimeDelta, Utc};
+use mesh_bus::Bus;
+use mesh_events::catalogue::SLURM_EVENTS;
+use mesh_events::{Event, subject};
+use mesh_runtime::error_chain;
+use tokio_util::sync::CancellationToken;
+
+use crate::Error;
+use crate::adapters::fenced::{BACKOFF, pause};
+use crate::adapters::store::Store;
+use crate::domain::{RunStore, restore};
+
+/// Clocks of NATS and of this host may differ this much.
+const MAX_CLOCK_DIFFERENCE: TimeDelta = TimeDelta::minutes(2);
+/// NATS works, because the state was read from it. What fails repeatedly is the right to read the stream.
+const MAX_ATTEMPTS: usize = 3;
+
+/// Adds what was published since the last stored poll (`stored_until`, in Unix seconds) to the run store. Returns the shards that it changed.
+///
+/// # Errors
+/// On shutdown.
+pub(super) async fn restore_published(
+    bus: &Bus,
+    cluster: &str,
+    stored_until: i64,
+    run_store: &mut RunStore,
+    shutdown: &CancellationToken,
+) -> Result<BTreeSet<u32>, Error> {
+    let since = DateTime::from_timestamp(stored_until, 0).unwrap_or_default();
+    let mut backoff = BACKOFF;
+    for _ in 0..MAX_ATTEMPTS {
+        match restore_since(bus, cluster, since - MAX_CLOCK_DIFFERENCE, run_store).await {
+            Ok(changed) => return Ok(changed),
+            Err(error) => {
+                let reason = error_chain(&error);
+                tracing::warn!(reason, "published events not read, retrying");
+                pause(shutdown, &mut backoff).await?;
+            }
+        }
+    }
+    tracing::error!(
+        "published events not read: what was published just before a crash may be published otherwise now. Does the user `ingest` of \
+         NATS have the rights of `smesh nats config`?"
+    );
+    Ok(BTreeSet::new())
+}
+
+async fn restore_since(
+    bus: &Bus,
+    cluster: &str,
+    since: DateTime<Utc>,
+    run_store: &mut RunStore,
+) -> Result<BTreeSet<u32>, mesh_bus::Error> {
+    let jobs = format!("slurm.{}.job.>", subject::token(cluster));
+    let mut stored = bus.stored_messages_since(SLURM_EVENTS, jobs, since);
+    let mut changed = BTreeSet::new();
+    loop {
+        let messages = stored.next().await?;
+        if messages.is_empty() {
+            return Ok(changed);
+        }
+        let now = Utc::now().timestamp();
+        for message in messages {
+            // What cannot be decoded was not published by ingest.
+            let Ok(event) = Event::from_bytes(&message.body) else {
+                continue;
+            };
+            if let Some((run, state)) = restore(run_store, &event, now) {
+                tracing::info!(
+                    run = run.entity_key(),
+                    r#type = event.r#type,
+                    "restored from the bus"
+                );
+                changed.insert(Store::shard_of(&state));
+                run_store.put(run, state);
+            }
+        }
+    }
+}

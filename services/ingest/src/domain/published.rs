@@ -1,0 +1,216 @@
+//! Restores run states from published events that a crash kept from being stored.
+
+use mesh_events::proto::mesh::event::v1::event::Payload;
+use mesh_events::proto::mesh::event::v1::{Confidence, Source};
+use mesh_events::proto::mesh::job::v1::JobEvent;
+use mesh_events::{Event, EventType, RunKey};
+use slurm_types::JobBaseState;
+
+use super::run_state::{End, RunState};
+use super::run_store::RunStore;
+
+/// Returns the state of an event's run with the submission, start or end that it publishes; `None` if the run store has that.
+///
+/// `now` is in Unix seconds. Facts that are stored before they are published need none of this, nor do facts with a counted id.
+pub fn restore(run_store: &RunStore, event: &Event, now: i64) -> Option<(RunKey, RunState)> {
+    let Some(Payload::Job(payload)) = &event.payload else {
+        return None;
+    };
+    let kind = event.kind().ok()?;
+    if event.id_source.is_some() {
+        return None;
+    }
+    let run = RunKey::parse(&event.cluster, event.entity_key()).ok()?;
+    let known = run_store.get(&run);
+    // A late event of an unknown run was published again for a ledger, long after the run was removed.
+    if known.map_or(event.late, |known| {
+        known.over() || known.seq >= event.run_seq
+    }) {
+        return None;
+    }
+    let mut state = known.cloned().unwrap_or_else(|| new(&run, event, payload));
+    state.seq = event.run_seq;
+    state.last_seen = now;
+    match kind {
+        EventType::JobSubmitted => state.waits = true,
+        EventType::JobStarted => start(&mut state, event, payload)?,
+        kind if kind.is_end() => end(&mut state, kind, event, payload),
+        _ => return None,
+    }
+    Some((run, state))
+}
+
+fn new(run: &RunKey, event: &Event, payload: &JobEvent) -> RunState {
+    let job = payload.job.clone().unwrap_or_default();
+    let is_array = event
+        .entity
+        .as_ref()
+        .is_some_and(|entity| entity.kind == "array");
+    let is_task = run.task_id.is_some();
+    RunState {
+        raw_id: job.job_id,
+        is_array,
+        is_task,
+        submitted: true,
+        // The array's own submission covers the first run of a task.
+        waits: !is_task,
+        ask_submitted: is_array,
+        state: JobBaseState::Pending.into(),
+        restart_count: job.restarts,
+        restarts: job.restarts,
+        ..RunState::default()
+    }
+}
+
+fn start(state: &mut RunState, event: &Event, payload: &JobEvent) -> Option<()> {
+    let job = payload.job.as_ref()?;
+    let at = job.start_time.as_ref()?.seconds;
+    state.started.get_or_insert(at);
+    state.state = JobBaseState::Running.into();
+    // Flags such as CONFIGURING say that the start may still move.
+    state.start_is_final = event.confidence() == Confidence::Observed
+        && job.state == JobBaseState::Running.name()
+        && job.state_flags.is_empty();
+    Some(())
+}
+
+fn end(state: &mut RunState, kind: EventType, event: &Event, payload: &JobEvent) {
+    let job = payload.job.clone().unwrap_or_default();
+    let at = event.occurred_at.as_ref().map_or(0, |at| at.seconds);
+    let inferred = event.confidence() == Confidence::Inferred;
+    let from_accounting = event.source() == Source::Accounting;
+    state.end = Some(End {
+        event: Some(kind),
+        at,
+        inferred,
+    });
+    state.usage_pending = state.started.is_some() || from_accounting && !job.alloc_tres.is_empty();
+    let code = job.exit_code.map(|code| (code.code, code.signal));
+    state.exit_code = code.filter(|_| state.usage_pending && !inferred);
+    state.ended_by_hook = event.source() == Source::Hook && !inferred;
+    state.canceller_pending =
+        kind == EventType::JobCancelled && event.actor.is_none() && !from_accounting;
+    state.lookup = None;
+    if let Ok(tasks) = payload.array_tasks.parse()
+        && state.is_array
+    {
+        state.rare.remaining = Some(payload.array_tasks.clone());
+        super::array::tasks_reappeared(state, &tasks);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mesh_events::proto::mesh::event::v1::{Entity, IdSource};
+    use mesh_events::proto::mesh::job::v1::Job;
+    use pbjson_types::Timestamp;
+
+    use super::*;
+
+    fn at(seconds: i64) -> Option<Timestamp> {
+        Some(Timestamp { seconds, nanos: 0 })
+    }
+
+    fn event(kind: &str, run_seq: u64) -> Event {
+        let job = Job {
+            job_id: 7,
+            state: "RUNNING".to_owned(),
+            start_time: at(101),
+            ..Job::default()
+        };
+        Event {
+            cluster: "c".to_owned(),
+            r#type: kind.to_owned(),
+            occurred_at: at(102),
+            confidence: Confidence::Observed.into(),
+            entity: Some(Entity {
+                kind: "job".to_owned(),
+                key: "job/7/100".to_owned(),
+            }),
+            run_seq,
+            payload: Some(Payload::Job(JobEvent {
+                job: Some(job),
+                ..JobEvent::default()
+            })),
+            ..Event::default()
+        }
+    }
+
+    fn restored(events: &[Event]) -> Option<RunState> {
+        let mut run_store = RunStore::default();
+        for event in events {
+            if let Some((run, state)) = restore(&run_store, event, 200) {
+                run_store.put(run, state);
+            }
+        }
+        run_store.iter().next().map(|(_, state)| state.clone())
+    }
+
+    #[test]
+    fn a_run_has_the_start_and_the_end_that_were_published() {
+        let mut events = vec![event("job.submitted", 1), event("job.started", 2)];
+        let state = restored(&events).unwrap();
+        assert_eq!((state.started, state.seq, state.raw_id), (Some(101), 2, 7));
+        assert!(state.submitted && state.waits && state.start_is_final && !state.over());
+        events.push(event("job.completed", 3));
+        let state = restored(&events).unwrap();
+        let end = state.end.unwrap();
+        assert_eq!(
+            (end.event, end.at, end.inferred),
+            (Some(EventType::JobCompleted), 102, false)
+        );
+        assert!(state.usage_pending && !state.canceller_pending);
+    }
+
+    #[test]
+    fn a_late_end_belongs_to_a_known_run() {
+        let mut late = event("job.completed", 3);
+        late.late = true;
+        assert_eq!(restored(std::slice::from_ref(&late)), None);
+        assert!(restored(&[event("job.started", 2), late]).unwrap().over());
+    }
+
+    #[test]
+    fn what_is_stored_is_not_changed() {
+        let mut moved = event("job.started", 2);
+        let Some(Payload::Job(payload)) = &mut moved.payload else {
+            panic!("a job");
+        };
+        payload.job.as_mut().unwrap().start_time = at(150);
+        let state = restored(&[event("job.started", 2), moved]).unwrap();
+        assert_eq!(state.started, Some(101));
+    }
+
+    #[test]
+    fn a_start_while_nodes_boot_may_still_move() {
+        let mut configuring = event("job.started", 2);
+        let Some(Payload::Job(payload)) = &mut configuring.payload else {
+            panic!("a job");
+        };
+        payload.job.as_mut().unwrap().state_flags = vec!["CONFIGURING".to_owned()];
+        assert!(!restored(&[configuring]).unwrap().start_is_final);
+    }
+
+    #[test]
+    fn a_whole_array_that_was_cancelled_has_ended_with_its_tasks() {
+        let mut cancelled = event("job.cancelled", 2);
+        cancelled.entity.as_mut().unwrap().kind = "array".to_owned();
+        let Some(Payload::Job(payload)) = &mut cancelled.payload else {
+            panic!("a job");
+        };
+        payload.array_tasks = "1-3".to_owned();
+        let state = restored(&[cancelled]).unwrap();
+        assert!(state.is_array && state.over() && state.canceller_pending && !state.usage_pending);
+        assert_eq!(state.remaining_tasks().unwrap().to_string(), "1-3");
+    }
+
+    #[test]
+    fn facts_that_are_stored_first_are_left_alone() {
+        let mut tasks = event("job.cancelled", 2);
+        tasks.id_source = Some(IdSource {
+            slot: "tasks_cancelled/102".to_owned(),
+            ..IdSource::default()
+        });
+        assert_eq!(restored(&[tasks, event("job.pending", 3)]), None);
+    }
+}

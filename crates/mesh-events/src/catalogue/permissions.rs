@@ -72,8 +72,10 @@ pub fn permissions(role: &str, cluster: &str) -> Option<Permissions> {
         subscribe: vec![format!("{}.>", inbox_prefix(role))],
     };
     match role {
-        // Starts that it published and had not stored before a crash.
-        "ingest" => permissions.publish.extend(read_directly(SLURM_EVENTS)),
+        // What it published and had not stored before a crash.
+        "ingest" => permissions
+            .publish
+            .push(format!("$JS.API.DIRECT.GET.{SLURM_EVENTS}")),
         "ledger" => permissions.publish.extend(ledger_api()),
         "webhook-dispatcher" => {
             permissions.publish.extend(dispatcher_api());

@@ -51,9 +51,9 @@ pub use rate_limiter::LeakyBucket;
 pub use record::{
     AccessRecords, AccountingRecord, ArrayPosition, ArraySubmission, ArrayTasks, AssociationRecord,
     BackfillStats, CommentedJob, JobCell, JobCounts, JobListing, JobLookup, JobRecord, JobSums,
-    LicenseRecord, LimitRecord, Limits, NodeAlloc, NodeRecord, PartitionRecord, PriorityRow,
-    QueueListing, QueueRow, ReservationRecord, RunningRow, StepUsage, Transaction, TresUsage,
-    UsageRecord, UserRecord,
+    LicenseRecord, LimitRecord, Limits, NodeAlloc, NodeEventRecord, NodeRecord, PartitionRecord,
+    PriorityRow, QueueListing, QueueRow, ReservationRecord, RunningRow, StepUsage, Transaction,
+    TresUsage, UsageRecord, UserRecord,
 };
 pub use rest::{SubmitAnswer, SubmitApi};
 pub use source::{AccountingQuery, Ping, Slurm};

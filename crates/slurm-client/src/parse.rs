@@ -11,6 +11,7 @@ mod limits;
 mod listing;
 mod long;
 mod node;
+mod node_event;
 mod queue;
 mod scheduling;
 mod submitted;
@@ -30,6 +31,7 @@ pub use listing::LISTING_LETTERS;
 pub(crate) use listing::ListingSeparators;
 pub(crate) use long::{Texts, free_text, long_jobs};
 pub(crate) use node::{config, nodes, partitions};
+pub(crate) use node_event::{NODE_EVENT_FORMAT, node_events};
 pub(crate) use queue::{
     FORMAT as QUEUE_FORMAT, Rows, StringInterner, count_record, queue, queue_columns, row_of_record,
 };

@@ -6,6 +6,7 @@ mod commented;
 mod job;
 mod job_counts;
 mod node;
+mod node_event;
 mod queue;
 mod scheduling;
 mod submitted;
@@ -18,6 +19,7 @@ pub use job::{ArrayTasks, JobLookup, JobRecord, NodeAlloc};
 pub(crate) use job_counts::CountedJob;
 pub use job_counts::{JobCell, JobCounts, JobSums};
 pub use node::{NodeRecord, PartitionRecord};
+pub use node_event::NodeEventRecord;
 pub use queue::{JobListing, QueueListing, QueueRow};
 pub use scheduling::{
     BackfillStats, LicenseRecord, LimitRecord, Limits, PriorityRow, ReservationRecord, RunningRow,

@@ -6,9 +6,9 @@ use slurm_types::{JobId, JobRef, UnixTime};
 
 use crate::{
     AccessRecords, AccountingRecord, ArraySubmission, BackfillStats, CommentedJob, Config, Drift,
-    Error, JobListing, JobLookup, JobPages, LicenseRecord, Limits, NodeRecord, PartitionRecord,
-    PriorityRow, QueueListing, ReservationRecord, RunningRow, Source, Transaction, UsageRecord,
-    cli::Cli, drift::DriftLog, metrics, rest::Rest,
+    Error, JobListing, JobLookup, JobPages, LicenseRecord, Limits, NodeEventRecord, NodeRecord,
+    PartitionRecord, PriorityRow, QueueListing, ReservationRecord, RunningRow, Source, Transaction,
+    UsageRecord, cli::Cli, drift::DriftLog, metrics, rest::Rest,
 };
 
 /// Shortest pause between two polls over REST, which cost slurmrestd and slurmctld much more than a command.
@@ -211,6 +211,22 @@ impl Slurm {
             Inner::Cli(cli) => cli.transactions(since).await,
             Inner::Rest(_) => Err(Error::NotOverRest {
                 question: "the users who changed associations",
+            }),
+        };
+        self.drifts().refused(&answer);
+        answer
+    }
+
+    /// Downtimes of a cluster's nodes that lasted at some time since then. Not over REST, which has no such query.
+    pub async fn node_events(
+        &self,
+        cluster: &str,
+        since: UnixTime,
+    ) -> Result<Vec<NodeEventRecord>, Error> {
+        let answer = match &self.0 {
+            Inner::Cli(cli) => cli.node_events(cluster, since).await,
+            Inner::Rest(_) => Err(Error::NotOverRest {
+                question: "the downtimes of nodes",
             }),
         };
         self.drifts().refused(&answer);

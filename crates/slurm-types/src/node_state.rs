@@ -154,6 +154,17 @@ impl NodeState {
         Self::from_names(text.split(['+', ',', ' ']))
     }
 
+    /// Reads a number as slurmdbd stores it: the base state in the lowest four bits (`NODE_STATE_BASE` of `slurm.h`), flags above. `None`
+    /// if the base state is unknown.
+    pub fn from_bits(bits: u32) -> Option<Self> {
+        let base = NodeBaseState::ALL.get((bits & 0x0f) as usize)?.0;
+        Some(Self {
+            base: Some(base),
+            flags: NodeFlags(bits & !0x0f),
+            unknown: Vec::new(),
+        })
+    }
+
     /// Reads a list of keywords, as in JSON of data parser v0.0.39 and later.
     pub fn from_names<'a>(names: impl IntoIterator<Item = &'a str>) -> Self {
         let mut state = Self::default();

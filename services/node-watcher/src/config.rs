@@ -20,6 +20,9 @@ pub struct Config {
     /// Longest interval while Slurm is slow or unavailable.
     #[serde(with = "humantime_serde")]
     pub max_poll_interval: Duration,
+    /// Interval at which accounting is asked for downtimes that no poll has seen. Zero: never.
+    #[serde(with = "humantime_serde")]
+    pub accounting_interval: Duration,
 }
 
 impl Default for Config {
@@ -27,6 +30,7 @@ impl Default for Config {
         Self {
             poll_interval: Duration::from_secs(5),
             max_poll_interval: Duration::from_secs(60),
+            accounting_interval: Duration::from_secs(60),
         }
     }
 }
@@ -125,6 +129,7 @@ mod tests {
         let faults = Config {
             poll_interval: Duration::ZERO,
             max_poll_interval: Duration::ZERO,
+            ..Config::default()
         }
         .validate();
         assert!(faults.len() == 1 && faults[0].starts_with("node-watcher.poll_interval"));

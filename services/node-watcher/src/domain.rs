@@ -3,6 +3,7 @@
 //! - [`diff`]: compares one node before and now.
 //! - [`cause`]: cause and actor of a change.
 //! - [`absence`]: nodes missing from an answer, confirmed by further polls.
+//! - [`downtimes`]: downtimes that accounting has and no poll has seen.
 //! - [`spot_notice`]: notices of a cloud provider that it will reclaim a node.
 //! - [`drift`]: unknown words in Slurm's output.
 //! - [`event`](mod@event): the event envelope.
@@ -10,6 +11,7 @@
 pub mod absence;
 pub mod cause;
 mod diff;
+pub mod downtimes;
 pub mod drift;
 pub mod event;
 pub mod spot_notice;

@@ -2,18 +2,20 @@
 //!
 //! - [`domain`]: pure. [`domain::diff`] compares a node with its known state, [`domain::absence`] a complete answer.
 //! - [`watch`]: the loop: poll Slurm, compare, write, publish. [`doorbells`]: requests for an immediate poll.
+//! - [`downtimes`]: what was down between two polls or while nobody polled, from accounting.
 //! - [`noticed_jobs`]: the jobs on a node that its provider will reclaim.
 //! - [`node_list`]: the list of nodes of a poll, for metrics.
 //! - [`adapters`]: state in the key-value bucket, fenced by its revision, with an outbox.
 //!
-//! Slurm does not report times for these facts, so they are *sampled*. A change that is reverted between two polls is not seen. A
-//! change that is seen is published once, with an id that counts per node.
+//! slurmctld does not report times for these facts, so they are *sampled*: published once, with an id that counts per node. A change that
+//! is reverted between two polls is not seen, unless accounting has it.
 //! Deliberately absent: jobs, but for their keys in the events of such nodes, and `capture.source_down`, which ingest publishes.
 
 pub mod adapters;
 pub mod config;
 pub mod domain;
 pub mod doorbells;
+pub mod downtimes;
 pub mod error;
 pub mod metrics;
 pub mod node_list;

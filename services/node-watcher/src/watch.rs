@@ -17,6 +17,7 @@ use crate::config::Config;
 use crate::domain::spot_notice::{self, NodeNotice};
 use crate::domain::{TrackedNode, absence, event};
 use crate::doorbells::{self, Doorbells, PollRequest};
+use crate::downtimes::DowntimeReader;
 use crate::error::Error;
 use crate::node_list::NodeListPublisher;
 use crate::{metrics, node_list, noticed_jobs};
@@ -107,6 +108,7 @@ impl Watcher {
         store.settle().await?;
         self.state_health.ok();
         let mut nodes = store.nodes();
+        let mut downtimes = DowntimeReader::new(self.config.accounting_interval, store.polled_at());
         let mut failures = 0;
         let mut before = Duration::ZERO;
         let mut requests: Vec<PollRequest> = Vec::new();
@@ -118,7 +120,14 @@ impl Watcher {
             let notices: Vec<NodeNotice> = notices.collect();
             let began = Instant::now();
             let (pause, after_ring) = match self
-                .poll_nodes(&mut store, &mut nodes, &mut list, &notices, stop)
+                .poll_nodes(
+                    &mut store,
+                    &mut nodes,
+                    &mut list,
+                    &mut downtimes,
+                    &notices,
+                    stop,
+                )
                 .await
             {
                 Ok(answer) => {
@@ -138,6 +147,7 @@ impl Watcher {
                 }
                 Err(Error::Slurm(error)) => {
                     failures += 1;
+                    downtimes.note_absence();
                     metrics::failed();
                     self.slurm_health.fail(mesh_runtime::error_chain(&error));
                     // Logged once; readiness shows the rest.
@@ -178,11 +188,12 @@ impl Watcher {
         store: &mut Store,
         nodes: &mut BTreeMap<String, TrackedNode>,
         list: &mut NodeListPublisher,
+        downtimes: &mut DowntimeReader,
         notices: &[NodeNotice],
         stop: &CancellationToken,
     ) -> Result<Duration, Error> {
         store.check().await?;
-        let asked = Instant::now();
+        let (asked, asked_at) = (Instant::now(), Utc::now());
         let answer = tokio::select! {
             () = stop.cancelled() => return Ok(Duration::ZERO),
             answer = self.slurm.nodes() => answer,
@@ -202,14 +213,24 @@ impl Watcher {
         };
         let taken_at = Utc::now();
         let summaries = answer.iter().map(node_list::summary).collect();
+        let unseen = downtimes
+            .changed(&self.slurm, &self.cluster, nodes, &answer, asked_at)
+            .await;
+        let mut events: Vec<Event> = unseen
+            .iter()
+            .flat_map(|seen| event::of_downtime(&self.cluster, taken_at, seen))
+            .collect();
+        let mut changed: Vec<_> = unseen
+            .into_iter()
+            .map(|seen| (seen.record.name, seen.after))
+            .collect();
         let mut seen = absence::confirm_absence(nodes, !store.started(), answer, taken_at);
         let noticed = spot_notice::apply(&mut seen, notices, taken_at);
-        let mut events: Vec<Event> = seen
+        let of_poll = seen
             .iter()
-            .flat_map(|seen| event::of(&self.cluster, source, seen))
-            .collect();
+            .flat_map(|seen| event::of(&self.cluster, source, seen));
+        events.extend(of_poll);
         noticed_jobs::correlate(&self.slurm, &self.cluster, &noticed, &mut events).await;
-        let mut changed = Vec::new();
         for seen in seen {
             let name = seen.record.name;
             let same = nodes.get(&name).is_some_and(|node| {
@@ -226,9 +247,7 @@ impl Watcher {
         }
         store.write(changed, &events).await?;
         self.publish(events, stop).await?;
-        if !store.started() {
-            store.mark_started().await?;
-        }
+        store.mark_polled(asked_at).await?;
         // One more write per change, so that a much later restart does not repeat events after the bus's deduplication window.
         store.settle().await?;
         list.publish(taken_at, summaries).await?;

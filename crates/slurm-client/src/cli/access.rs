@@ -1,4 +1,4 @@
-//! Access queries by `sacctmgr`, which contacts slurmdbd and not slurmctld.
+//! Queries by `sacctmgr`, which contacts slurmdbd and not slurmctld: access, and downtimes of nodes.
 //!
 //! `scontrol show assoc_mgr` would be cheaper (slurmctld has everything in memory). On 22.05 it prints neither the QOS of an association,
 //! nor coordinators, nor the author of a change, but a lot of usage.
@@ -7,7 +7,7 @@ use slurm_types::UnixTime;
 
 use super::{Cli, local_time, malformed};
 use crate::drift::Unread;
-use crate::record::{AccessRecords, Transaction};
+use crate::record::{AccessRecords, NodeEventRecord, Transaction};
 use crate::{Error, metrics, parse};
 
 impl Cli {
@@ -66,6 +66,35 @@ impl Cli {
             )
             .await?;
         let (found, unread) = parse::transactions(&output);
+        unread_rows(&unread)?;
+        Ok(found)
+    }
+
+    /// Downtimes of a cluster's nodes that lasted at some time since then, by one command; an empty list if there are none.
+    pub(crate) async fn node_events(
+        &self,
+        cluster: &str,
+        since: UnixTime,
+    ) -> Result<Vec<NodeEventRecord>, Error> {
+        let which = format!("cluster={cluster}");
+        let since = format!("start={}", local_time(since)?);
+        let output = self
+            .runner
+            .run(
+                "sacctmgr",
+                &[
+                    "-n",
+                    "-P",
+                    "show",
+                    "event",
+                    "event=node",
+                    &which,
+                    &since,
+                    parse::NODE_EVENT_FORMAT,
+                ],
+            )
+            .await?;
+        let (found, unread) = parse::node_events(&output);
         unread_rows(&unread)?;
         Ok(found)
     }

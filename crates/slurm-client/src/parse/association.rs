@@ -77,7 +77,7 @@ pub(crate) fn transactions(output: &str) -> (Vec<Transaction>, Unread) {
     (found, unread)
 }
 
-fn read<T>(output: &str, record: impl Fn(&str) -> Option<T>) -> (Vec<T>, Unread) {
+pub(super) fn read<T>(output: &str, record: impl Fn(&str) -> Option<T>) -> (Vec<T>, Unread) {
     let mut unread = Unread::default();
     let records = output
         .lines()

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use bytes::Bytes;
+use chrono::{DateTime, TimeDelta, Utc};
 use mesh_bus::{Bus, ClusterState};
 use mesh_events::catalogue::BUCKET_NODES;
 use mesh_events::{Event, subject};
@@ -26,8 +26,10 @@ const SHARDS: u8 = 255;
 /// Version of the stored format.
 const VERSION: u32 = 1;
 
-/// Key suffix of the marker that the first poll of the cluster is complete.
-const STARTED: &str = "started";
+/// Key suffix of the time of the last complete poll, in Unix seconds. Former versions stored `1`.
+const POLLED: &str = "started";
+/// Interval at which that time is stored.
+const POLLED_INTERVAL: TimeDelta = TimeDelta::seconds(15);
 
 #[derive(Clone, Default, Serialize, Deserialize)]
 struct Stored {
@@ -65,6 +67,7 @@ pub struct Store {
     prefix: String,
     shards: BTreeMap<String, Stored>,
     started: bool,
+    polled_at: Option<DateTime<Utc>>,
 }
 
 impl Store {
@@ -80,10 +83,12 @@ impl Store {
             prefix,
             shards: BTreeMap::new(),
             started: false,
+            polled_at: None,
         };
         for entry in entries {
-            if entry.key == store.key(STARTED) {
+            if entry.key == store.key(POLLED) {
                 store.started = true;
+                store.polled_at = polled_at(&entry.value);
                 continue;
             }
             let state = |source| Error::State {
@@ -105,6 +110,11 @@ impl Store {
     /// True if a poll of the cluster was completed before.
     pub const fn started(&self) -> bool {
         self.started
+    }
+
+    /// A time shortly before the last complete poll of whoever led before; `None` if unknown.
+    pub const fn polled_at(&self) -> Option<DateTime<Utc>> {
+        self.polled_at
     }
 
     /// All known nodes, by name.
@@ -212,14 +222,19 @@ impl Store {
         Ok(self.state.check().await?)
     }
 
-    /// Records that the first poll is complete.
+    /// Records that a poll is complete, at most every [`POLLED_INTERVAL`].
     ///
     /// # Errors
-    /// If NATS does not store it.
-    pub async fn mark_started(&mut self) -> Result<(), Error> {
-        let key = self.key(STARTED);
-        self.state.put(&key, Bytes::from_static(b"1")).await?;
-        self.started = true;
+    /// As [`Store::write`].
+    pub async fn mark_polled(&mut self, at: DateTime<Utc>) -> Result<(), Error> {
+        let is_recent = |last: DateTime<Utc>| (last..last + POLLED_INTERVAL).contains(&at);
+        if self.started && self.polled_at.is_some_and(is_recent) {
+            return Ok(());
+        }
+        let key = self.key(POLLED);
+        let value = at.timestamp().to_string();
+        self.state.put(&key, value.into()).await?;
+        (self.started, self.polled_at) = (true, Some(at));
         Ok(())
     }
 
@@ -237,6 +252,11 @@ impl Store {
     fn key(&self, suffix: &str) -> String {
         format!("{}.{suffix}", self.prefix)
     }
+}
+
+fn polled_at(value: &[u8]) -> Option<DateTime<Utc>> {
+    let seconds: i64 = std::str::from_utf8(value).ok()?.parse().ok()?;
+    DateTime::from_timestamp(seconds, 0).filter(|_| seconds > 1)
 }
 
 fn shard_of(node: &str) -> String {

@@ -66,7 +66,7 @@ fn may_hide(node: &TrackedNode) -> bool {
     node.cloud && node.lifecycle == Lifecycle::Terminated
 }
 
-fn observe(
+pub(super) fn observe(
     known: Option<&TrackedNode>,
     first: bool,
     record: NodeRecord,
@@ -85,6 +85,9 @@ fn observe(
         diff(before, &record, now)
     };
     after.n = known.map_or(0, |node| node.n) + changes.len() as u64;
+    if let Some(last) = changes.last() {
+        after.changed_at = Some(last.at.timestamp());
+    }
     ObservedNode {
         record,
         after,
@@ -120,6 +123,7 @@ fn miss(name: &str, node: &TrackedNode, proof: u32, now: DateTime<Utc>) -> Obser
         });
         after = TrackedNode {
             n: node.n + 1,
+            changed_at: Some(now.timestamp()),
             lifecycle: Lifecycle::Terminated,
             suspect: false,
             impaired: false,

@@ -66,6 +66,9 @@ pub struct TrackedNode {
     /// Notice of the provider that it will reclaim the node, until it has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub notice: Option<SpotNotice>,
+    /// Time of its newest event, in Unix seconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub changed_at: Option<i64>,
     /// Number of consecutive answers without the node. Not stored, so a restart counts from zero.
     #[serde(skip)]
     pub missing: u32,
@@ -255,6 +258,7 @@ impl TrackedNode {
                 || previous.is_some_and(|previous| previous.cloud),
             deleted: false,
             notice: None,
+            changed_at: previous.and_then(|previous| previous.changed_at),
             missing: 0,
         };
         let is_same_machine = |previous: &&Self| match lifecycle {

@@ -1,5 +1,6 @@
 //! Builds the envelope of a change.
 
+use chrono::{DateTime, Utc};
 use mesh_events::proto::mesh::event::v1::event::Payload;
 use mesh_events::proto::mesh::event::v1::{Confidence, Entity, IdSource, Source};
 use mesh_events::proto::mesh::node::v1::{Node, NodeEvent, SpotNotice};
@@ -48,6 +49,18 @@ pub fn of(cluster: &str, asked: &str, seen: &ObservedNode) -> Vec<Event> {
     numbered.map(event).collect()
 }
 
+/// The events of a downtime that accounting has and no poll has seen.
+pub fn of_downtime(cluster: &str, observed_at: DateTime<Utc>, seen: &ObservedNode) -> Vec<Event> {
+    let events = of(cluster, "sacctmgr show event", seen).into_iter();
+    let from_accounting = |event| Event {
+        source: Source::Accounting.into(),
+        observed_at: Some(timestamp(observed_at)),
+        late: true,
+        ..event
+    };
+    events.map(from_accounting).collect()
+}
+
 fn notice(notice: &spot_notice::SpotNotice) -> SpotNotice {
     SpotNotice {
         provider: notice.provider.clone(),
@@ -64,7 +77,7 @@ fn node(record: &NodeRecord, tracked: &TrackedNode) -> Node {
         .filter(|(flag, _)| record.state.has(*flag))
         .map(|(_, name)| (*name).to_owned());
     let time = |time: Option<UnixTime>| {
-        time.and_then(|time| chrono::DateTime::from_timestamp(time.as_secs(), 0))
+        time.and_then(|time| DateTime::from_timestamp(time.as_secs(), 0))
             .map(timestamp)
     };
     Node {

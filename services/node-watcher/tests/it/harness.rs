@@ -16,8 +16,17 @@ pub const DEADLINE: Duration = Duration::from_secs(180);
 
 /// A Slurm cluster of four fixed and two cloud nodes, without accounting.
 pub fn cluster() -> SlurmCluster {
+    cluster_of("1")
+}
+
+/// The same with slurmdbd.
+pub fn cluster_with_accounting() -> SlurmCluster {
+    cluster_of("0")
+}
+
+fn cluster_of(without_slurmdbd: &str) -> SlurmCluster {
     let knobs = [
-        ("NODB", "1"),
+        ("NODB", without_slurmdbd),
         ("SUSPEND_TIME", "8"),
         // Long enough for a poll on a busy machine.
         ("CLOUD_BOOT", "5"),

@@ -5,6 +5,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use mesh_bus::Bus;
+use mesh_events::proto::mesh::event::v1::Source;
 use mesh_events::proto::mesh::hook::v1::Doorbell;
 use mesh_events::{EventId, EventType, subject};
 use mesh_testkit::{NatsServer, Replicas, SlurmCluster, wait_for, wait_until};
@@ -15,8 +16,8 @@ use prost::Message as _;
 use slurm_client::NodeRecord;
 
 use crate::harness::{
-    DEADLINE, bus, cluster, configuration, of_node, published_so_far, start, start_with, until,
-    update,
+    DEADLINE, bus, cluster, cluster_with_accounting, configuration, of_node, published_so_far,
+    start, start_with, until, update,
 };
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -77,6 +78,53 @@ async fn facts_of_an_absence_are_published_once() {
     assert_eq!(of_node(&events, "n2"), ["baseline", "down admin"]);
     assert_eq!(of_node(&events, "n3"), ["baseline"]);
     service.stop().await;
+}
+
+/// slurmctld shows nothing of it any more; accounting has it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_downtime_between_two_polls_is_published_from_accounting() {
+    let (nats, cluster) = (NatsServer::start().await, cluster_with_accounting());
+    let bus = bus(&nats).await;
+    let settings = "accounting_interval = \"1s\"\n";
+    let service = start_with(&nats, &cluster, settings).await;
+    until(&bus, "n4", "baseline").await;
+    wait_until("the watcher is ready", DEADLINE, async || {
+        service.health.problems().is_empty()
+    })
+    .await;
+    service.kill().await;
+    for change in [
+        ["State=DRAIN", "Reason=a|b"].as_slice(),
+        &["State=DOWN", "Reason=bad disk"],
+        &["State=RESUME"],
+    ] {
+        update(&cluster, "n1", change);
+        // Slurm's times are whole seconds.
+        tokio::time::sleep(Duration::from_millis(1_100)).await;
+    }
+    wait_until("accounting has it", DEADLINE, async || {
+        let ask = ["sacctmgr", "-nP", "show", "event", "nodes=n1", "format=End"];
+        let ends = cluster.run_as("root", &ask);
+        ends.lines().any(|end| !end.is_empty() && end != "Unknown")
+    })
+    .await;
+    for _ in 0..2 {
+        let service = start_with(&nats, &cluster, settings).await;
+        let events = until(&bus, "n1", "recovered").await;
+        let of_n1 = of_node(&events, "n1").join(", ");
+        assert_eq!(of_n1, "baseline, drained admin, down admin, recovered");
+        let unseen = events
+            .iter()
+            .filter(|event| event.source() == Source::Accounting);
+        let unseen: Vec<_> = unseen.collect();
+        assert_eq!(unseen.len(), 3, "{unseen:?}");
+        assert!(
+            unseen
+                .iter()
+                .all(|event| event.late && event.occurred_at != event.observed_at)
+        );
+        service.kill().await;
+    }
 }
 
 /// A hook of the cluster sends a doorbell for n2.

@@ -72,11 +72,11 @@ fn transitions<'a>(
         .iter()
         .map(|one| (one.start.as_secs(), Some(*one)));
     // The next one begins at once if only the state or the reason changed.
-    let goes_on = |one: &NodeEventRecord| {
+    let continues = |one: &NodeEventRecord| {
         let others = downtimes.iter().filter(|other| **other != one);
         others.into_iter().any(|other| Some(other.start) == one.end)
     };
-    let ended = downtimes.iter().filter(|one| !goes_on(one));
+    let ended = downtimes.iter().filter(|one| !continues(one));
     let ends = ended.filter_map(|one| Some((one.end?.as_secs(), None)));
     let mut transitions: Vec<_> = starts
         .chain(ends)
@@ -158,8 +158,8 @@ mod tests {
         let changes = changed.iter().flat_map(|seen| &seen.changes);
         let changes = changes.map(|change| {
             let (kind, at) = (change.kind.event(), change.at.timestamp());
-            let by_whom = change.cause.actor.as_ref().map_or("", |actor| &actor.user);
-            format!("{kind}@{at}{by_whom}")
+            let user = change.cause.actor.as_ref().map_or("", |actor| &actor.user);
+            format!("{kind}@{at}{user}")
         });
         let number = format!("n={}", known["n1"].n);
         changes.chain([number]).collect::<Vec<_>>().join(" ")

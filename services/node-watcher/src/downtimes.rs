@@ -3,28 +3,30 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use chrono::{DateTime, Utc};
-use slurm_client::{Error as SlurmError, NodeRecord, Slurm};
+use slurm_client::{Error as SlurmError, NodeEventRecord, Slurm};
 use slurm_types::UnixTime;
 use tokio::time::Instant;
 
-use crate::domain::{TrackedNode, absence::ObservedNode, downtimes};
+use crate::domain::{TrackedNode, downtimes};
 
-/// Reads downtimes from accounting: after an absence, and in an interval.
+/// Pause after a poll has published a downtime, so that slurmctld has sent it to slurmdbd.
+const SENDING_TIME: Duration = Duration::from_secs(10);
+/// How far back accounting is asked the very first time, in seconds. What it has then is not published.
+const FIRST_PERIOD_SECS: i64 = 86_400;
+
+/// Reads downtimes from accounting: at once when it begins, and in an interval.
 pub struct DowntimeReader {
     interval: Duration,
-    /// Until when they are published; `None` before the first poll of the cluster.
-    published_until: Option<DateTime<Utc>>,
+    /// `None`: accounting is not asked.
     next: Option<Instant>,
     is_failing: bool,
 }
 
 impl DowntimeReader {
-    /// Begins at the last poll of whoever led before. An interval of zero: accounting is not asked.
-    pub fn new(interval: Duration, last_poll: Option<DateTime<Utc>>) -> Self {
+    /// An interval of zero: accounting is not asked.
+    pub fn new(interval: Duration) -> Self {
         Self {
             interval,
-            published_until: last_poll,
             next: (!interval.is_zero()).then(Instant::now),
             is_failing: false,
         }
@@ -35,42 +37,47 @@ impl DowntimeReader {
         self.next = self.next.map(|_| Instant::now());
     }
 
-    /// Returns the nodes that changed and changed back before `asked_at`, the time before `answer` was requested. Updates `known`.
-    pub async fn changed(
+    /// Accounting is asked soon about what polls have published, so that it is behind for a short time only.
+    pub fn note_poll(&mut self, known: &BTreeMap<String, TrackedNode>) {
+        if known.values().any(|node| node.unaccounted) {
+            let soon = Instant::now() + SENDING_TIME;
+            self.next = self.next.map(|next| next.min(soon));
+        }
+    }
+
+    /// Returns what accounting has since a time by Slurm's clock (`until` of the last answer); `None` if it is not asked now, or does not
+    /// answer.
+    pub async fn read(
         &mut self,
         slurm: &Slurm,
         cluster: &str,
-        known: &mut BTreeMap<String, TrackedNode>,
-        answer: &[NodeRecord],
-        asked_at: DateTime<Utc>,
-    ) -> Vec<ObservedNode> {
+        until: Option<i64>,
+    ) -> Option<Downtimes> {
         let now = Instant::now();
-        if self.next.is_none_or(|next| next > now) {
-            return Vec::new();
+        if self.next? > now {
+            return None;
         }
         self.next = Some(now + self.interval);
-        let since = *self.published_until.get_or_insert(asked_at);
-        let window = since.timestamp()..asked_at.timestamp();
-        if window.is_empty() {
-            return Vec::new();
-        }
-        match slurm
-            .node_events(cluster, UnixTime::from_secs(window.start))
-            .await
-        {
+        let first = || chrono::Utc::now().timestamp() - FIRST_PERIOD_SECS;
+        let since = UnixTime::from_secs(until.unwrap_or_else(first));
+        match slurm.node_events(cluster, since).await {
             Ok(found) => {
-                self.published_until = Some(asked_at);
                 if std::mem::take(&mut self.is_failing) {
                     tracing::info!("downtimes read from accounting again");
                 }
-                downtimes::replay(known, answer, &found, &window)
+                let newest = downtimes::newest(&found).max(until).unwrap_or_default();
+                Some(Downtimes {
+                    since: until.unwrap_or(newest),
+                    until: newest,
+                    found,
+                })
             }
             Err(SlurmError::NotOverRest { .. }) => {
                 self.next = None;
                 tracing::info!(
                     "slurmrestd has no downtimes of nodes: those between two polls are not published"
                 );
-                Vec::new()
+                None
             }
             Err(error) => {
                 if !std::mem::replace(&mut self.is_failing, true) {
@@ -79,8 +86,18 @@ impl DowntimeReader {
                         "downtimes not read from accounting, retrying; without accounting set node-watcher.accounting_interval to 0s"
                     );
                 }
-                Vec::new()
+                None
             }
         }
     }
+}
+
+/// An answer of accounting. Times are Slurm's, in Unix seconds.
+pub struct Downtimes {
+    /// What was published before.
+    pub since: i64,
+    /// What is published with these.
+    pub until: i64,
+    /// The downtimes that lasted at some time since.
+    pub found: Vec<NodeEventRecord>,
 }

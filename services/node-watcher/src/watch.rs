@@ -20,7 +20,7 @@ use crate::doorbells::{self, Doorbells, PollRequest};
 use crate::downtimes::DowntimeReader;
 use crate::error::Error;
 use crate::node_list::NodeListPublisher;
-use crate::{metrics, node_list, noticed_jobs};
+use crate::{domain, metrics, node_list, noticed_jobs};
 
 /// Watches the nodes of one cluster.
 #[derive(Clone)]
@@ -108,7 +108,7 @@ impl Watcher {
         store.settle().await?;
         self.state_health.ok();
         let mut nodes = store.nodes();
-        let mut downtimes = DowntimeReader::new(self.config.accounting_interval, store.polled_at());
+        let mut downtimes = DowntimeReader::new(self.config.accounting_interval);
         let mut failures = 0;
         let mut before = Duration::ZERO;
         let mut requests: Vec<PollRequest> = Vec::new();
@@ -193,7 +193,7 @@ impl Watcher {
         stop: &CancellationToken,
     ) -> Result<Duration, Error> {
         store.check().await?;
-        let (asked, asked_at) = (Instant::now(), Utc::now());
+        let asked = Instant::now();
         let answer = tokio::select! {
             () = stop.cancelled() => return Ok(Duration::ZERO),
             answer = self.slurm.nodes() => answer,
@@ -213,9 +213,16 @@ impl Watcher {
         };
         let taken_at = Utc::now();
         let summaries = answer.iter().map(node_list::summary).collect();
-        let unseen = downtimes
-            .changed(&self.slurm, &self.cluster, nodes, &answer, asked_at)
-            .await;
+        let accounted = match store.started() {
+            true => {
+                let until = store.accounted_until();
+                downtimes.read(&self.slurm, &self.cluster, until).await
+            }
+            false => None,
+        };
+        let unseen = accounted.as_ref().map_or_else(Vec::new, |accounted| {
+            domain::downtimes::replay(nodes, &answer, &accounted.found, accounted.since)
+        });
         let mut events: Vec<Event> = unseen
             .iter()
             .flat_map(|seen| event::of_downtime(&self.cluster, taken_at, seen))
@@ -247,7 +254,11 @@ impl Watcher {
         }
         store.write(changed, &events).await?;
         self.publish(events, stop).await?;
-        store.mark_polled(asked_at).await?;
+        let until = accounted.map(|accounted| accounted.until);
+        if !store.started() || until > store.accounted_until() {
+            store.mark_started(until).await?;
+        }
+        downtimes.note_poll(nodes);
         // One more write per change, so that a much later restart does not repeat events after the bus's deduplication window.
         store.settle().await?;
         list.publish(taken_at, summaries).await?;

@@ -8,7 +8,6 @@ use std::collections::BTreeMap;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use chrono::{DateTime, TimeDelta, Utc};
 use mesh_bus::{Bus, ClusterState};
 use mesh_events::catalogue::BUCKET_NODES;
 use mesh_events::{Event, subject};
@@ -26,10 +25,10 @@ const SHARDS: u8 = 255;
 /// Version of the stored format.
 const VERSION: u32 = 1;
 
-/// Key suffix of the time of the last complete poll, in Unix seconds. Former versions stored `1`.
-const POLLED: &str = "started";
-/// Interval at which that time is stored.
-const POLLED_INTERVAL: TimeDelta = TimeDelta::seconds(15);
+/// Key suffix of the marker that the first poll of the cluster is complete. Its value is the time until which accounting's downtimes are
+/// published, in Unix seconds by Slurm's clock; [`NOTHING_ACCOUNTED`] if none are.
+const STARTED: &str = "started";
+const NOTHING_ACCOUNTED: i64 = 1;
 
 #[derive(Clone, Default, Serialize, Deserialize)]
 struct Stored {
@@ -67,7 +66,7 @@ pub struct Store {
     prefix: String,
     shards: BTreeMap<String, Stored>,
     started: bool,
-    polled_at: Option<DateTime<Utc>>,
+    accounted_until: Option<i64>,
 }
 
 impl Store {
@@ -83,12 +82,12 @@ impl Store {
             prefix,
             shards: BTreeMap::new(),
             started: false,
-            polled_at: None,
+            accounted_until: None,
         };
         for entry in entries {
-            if entry.key == store.key(POLLED) {
+            if entry.key == store.key(STARTED) {
                 store.started = true;
-                store.polled_at = polled_at(&entry.value);
+                store.accounted_until = accounted_until(&entry.value);
                 continue;
             }
             let state = |source| Error::State {
@@ -112,9 +111,9 @@ impl Store {
         self.started
     }
 
-    /// A time shortly before the last complete poll of whoever led before; `None` if unknown.
-    pub const fn polled_at(&self) -> Option<DateTime<Utc>> {
-        self.polled_at
+    /// The time until which accounting's downtimes are published, in Unix seconds by Slurm's clock; `None` if it was never asked.
+    pub const fn accounted_until(&self) -> Option<i64> {
+        self.accounted_until
     }
 
     /// All known nodes, by name.
@@ -222,19 +221,15 @@ impl Store {
         Ok(self.state.check().await?)
     }
 
-    /// Records that a poll is complete, at most every [`POLLED_INTERVAL`].
+    /// Records that the first poll is complete, and until when accounting's downtimes are published.
     ///
     /// # Errors
     /// As [`Store::write`].
-    pub async fn mark_polled(&mut self, at: DateTime<Utc>) -> Result<(), Error> {
-        let is_recent = |last: DateTime<Utc>| (last..last + POLLED_INTERVAL).contains(&at);
-        if self.started && self.polled_at.is_some_and(is_recent) {
-            return Ok(());
-        }
-        let key = self.key(POLLED);
-        let value = at.timestamp().to_string();
+    pub async fn mark_started(&mut self, accounted_until: Option<i64>) -> Result<(), Error> {
+        let key = self.key(STARTED);
+        let value = accounted_until.unwrap_or(NOTHING_ACCOUNTED).to_string();
         self.state.put(&key, value.into()).await?;
-        (self.started, self.polled_at) = (true, Some(at));
+        (self.started, self.accounted_until) = (true, accounted_until);
         Ok(())
     }
 
@@ -254,9 +249,9 @@ impl Store {
     }
 }
 
-fn polled_at(value: &[u8]) -> Option<DateTime<Utc>> {
+fn accounted_until(value: &[u8]) -> Option<i64> {
     let seconds: i64 = std::str::from_utf8(value).ok()?.parse().ok()?;
-    DateTime::from_timestamp(seconds, 0).filter(|_| seconds > 1)
+    (seconds != NOTHING_ACCOUNTED).then_some(seconds)
 }
 
 fn shard_of(node: &str) -> String {

@@ -85,9 +85,10 @@ pub(super) fn observe(
         diff(before, &record, now)
     };
     after.n = known.map_or(0, |node| node.n) + changes.len() as u64;
-    if let Some(last) = changes.last() {
-        after.changed_at = Some(last.at.timestamp());
-    }
+    after.unaccounted |= before.is_some_and(|before| {
+        let has_changed = before.lifecycle != after.lifecycle;
+        has_changed && (before.impaired || after.impaired)
+    });
     ObservedNode {
         record,
         after,
@@ -123,7 +124,6 @@ fn miss(name: &str, node: &TrackedNode, proof: u32, now: DateTime<Utc>) -> Obser
         });
         after = TrackedNode {
             n: node.n + 1,
-            changed_at: Some(now.timestamp()),
             lifecycle: Lifecycle::Terminated,
             suspect: false,
             impaired: false,

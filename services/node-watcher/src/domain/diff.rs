@@ -66,9 +66,12 @@ pub struct TrackedNode {
     /// Notice of the provider that it will reclaim the node, until it has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub notice: Option<SpotNotice>,
-    /// Time of its newest event, in Unix seconds.
+    /// Newest change of its downtimes in accounting that is published, in Unix seconds by Slurm's clock.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub changed_at: Option<i64>,
+    pub accounted_until: Option<i64>,
+    /// A poll has published a change of its downtimes that accounting has not shown yet.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unaccounted: bool,
     /// Number of consecutive answers without the node. Not stored, so a restart counts from zero.
     #[serde(skip)]
     pub missing: u32,
@@ -258,7 +261,8 @@ impl TrackedNode {
                 || previous.is_some_and(|previous| previous.cloud),
             deleted: false,
             notice: None,
-            changed_at: previous.and_then(|previous| previous.changed_at),
+            accounted_until: previous.and_then(|previous| previous.accounted_until),
+            unaccounted: previous.is_some_and(|previous| previous.unaccounted),
             missing: 0,
         };
         let is_same_machine = |previous: &&Self| match lifecycle {

@@ -1,10 +1,12 @@
 //! Times that a node was down or drained and that no poll has seen, from accounting.
 //!
 //! slurmdbd has them all, also those between two polls and those while no node-watcher ran. They pass through the comparison that polls
-//! pass through, at the times that slurmdbd has. Cloud nodes are left out: slurmdbd does not say whether they were powered down afterwards.
+//! pass through, at the times that slurmdbd has. All times are Slurm's: the clock of this host may be wrong.
+//!
+//! What a poll publishes, accounting has as well, later. Until it has caught up, what it has of that node counts as published. Cloud nodes are
+//! left out: slurmdbd does not say whether they were powered down afterwards.
 
 use std::collections::BTreeMap;
-use std::ops::Range;
 
 use chrono::DateTime;
 use slurm_client::{NodeEventRecord, NodeRecord};
@@ -13,16 +15,16 @@ use slurm_types::{Lifecycle, NodeBaseState, NodeState};
 use super::absence::{ObservedNode, observe};
 use super::diff::TrackedNode;
 
-/// Compares the nodes with what accounting has of a window in Unix seconds that ended before `answer` was taken. Updates `known`, and
-/// returns the nodes that changed, in the order of the changes of each.
+/// Compares the nodes with what accounting has after `since`, in Unix seconds. Updates `known`, and returns the nodes whose state is to be
+/// stored, with the changes that no poll has seen, in order.
 pub fn replay(
     known: &mut BTreeMap<String, TrackedNode>,
     answer: &[NodeRecord],
     downtimes: &[NodeEventRecord],
-    window: &Range<i64>,
+    since: i64,
 ) -> Vec<ObservedNode> {
     let mut of_node: BTreeMap<&str, Vec<&NodeEventRecord>> = BTreeMap::new();
-    for downtime in downtimes {
+    for downtime in downtimes.iter().filter(|downtime| is_downtime(downtime)) {
         of_node.entry(&downtime.node).or_default().push(downtime);
     }
     let mut changed = Vec::new();
@@ -36,55 +38,86 @@ pub fn replay(
         if node.cloud || node.deleted {
             continue;
         }
-        // What a poll has published later says what was known by then.
-        let since = node.changed_at.unwrap_or(window.start).max(window.start);
-        for (at, downtime) in transitions(downtimes, &(since..window.end)) {
-            let then = match downtime {
-                Some(downtime) => during(record, downtime),
-                None => after(record),
+        let transitions = transitions(downtimes, node.accounted_until.unwrap_or(since));
+        for (at, downtime) in transitions {
+            let seen = match node.unaccounted {
+                true => publish_nothing(node, record, downtime),
+                false => compare(node, record, at, downtime),
             };
-            let Some(at) = DateTime::from_timestamp(at, 0) else {
-                continue;
-            };
-            let seen = observe(Some(node), false, then, at);
+            let Some(mut seen) = seen else { continue };
+            seen.after.accounted_until = Some(at);
             *node = seen.after.clone();
-            if !seen.changes.is_empty() {
-                changed.push(seen);
-            }
+            changed.push(seen);
         }
     }
     changed
 }
 
-/// When a node went down, or up again (`None`), within the window.
+/// The newest time in these downtimes.
+pub fn newest(downtimes: &[NodeEventRecord]) -> Option<i64> {
+    let times = downtimes.iter().map(|one| one.end.unwrap_or(one.start));
+    times.map(|at| at.as_secs()).max()
+}
+
+fn is_downtime(record: &NodeEventRecord) -> bool {
+    matches!(
+        record.state.lifecycle(false),
+        Lifecycle::Down | Lifecycle::Draining | Lifecycle::Drained
+    )
+}
+
+/// When a node went down, or up again (`None`), after a time.
 fn transitions<'a>(
     downtimes: &[&'a NodeEventRecord],
-    window: &Range<i64>,
+    after: i64,
 ) -> Vec<(i64, Option<&'a NodeEventRecord>)> {
-    let is_downtime = |record: &&NodeEventRecord| {
-        matches!(
-            record.state.lifecycle(false),
-            Lifecycle::Down | Lifecycle::Draining | Lifecycle::Drained
-        )
-    };
-    let downtimes: Vec<&NodeEventRecord> = downtimes.iter().copied().filter(is_downtime).collect();
     let starts = downtimes
         .iter()
         .map(|one| (one.start.as_secs(), Some(*one)));
     // The next one begins at once if only the state or the reason changed.
     let continues = |one: &NodeEventRecord| {
-        let others = downtimes.iter().filter(|other| **other != one);
-        others.into_iter().any(|other| Some(other.start) == one.end)
+        let mut others = downtimes.iter().filter(|other| **other != one);
+        others.any(|other| Some(other.start) == one.end)
     };
     let ended = downtimes.iter().filter(|one| !continues(one));
     let ends = ended.filter_map(|one| Some((one.end?.as_secs(), None)));
-    let mut transitions: Vec<_> = starts
-        .chain(ends)
-        .filter(|(at, _)| window.contains(at))
-        .collect();
+    let mut transitions: Vec<_> = starts.chain(ends).filter(|(at, _)| *at > after).collect();
     // One that lasted no second ends after its start.
     transitions.sort_by_key(|(at, downtime)| (*at, downtime.is_none()));
     transitions
+}
+
+/// A poll has published this, or what follows it.
+#[allow(clippy::unnecessary_wraps, reason = "as `compare`")]
+fn publish_nothing(
+    node: &TrackedNode,
+    record: &NodeRecord,
+    downtime: Option<&NodeEventRecord>,
+) -> Option<ObservedNode> {
+    let has_caught_up = downtime.is_some() == node.impaired;
+    Some(ObservedNode {
+        record: record.clone(),
+        after: TrackedNode {
+            unaccounted: !has_caught_up,
+            ..node.clone()
+        },
+        changes: Vec::new(),
+    })
+}
+
+fn compare(
+    node: &TrackedNode,
+    record: &NodeRecord,
+    at: i64,
+    downtime: Option<&NodeEventRecord>,
+) -> Option<ObservedNode> {
+    let then = match downtime {
+        Some(downtime) => during(record, downtime),
+        None => after(record),
+    };
+    let mut seen = observe(Some(node), false, then, DateTime::from_timestamp(at, 0)?);
+    seen.after.unaccounted = false;
+    Some(seen)
 }
 
 fn during(record: &NodeRecord, downtime: &NodeEventRecord) -> NodeRecord {
@@ -139,22 +172,21 @@ mod tests {
         }
     }
 
-    fn nodes(state: &str, changed_at: Option<i64>) -> BTreeMap<String, TrackedNode> {
+    fn nodes(state: &str) -> BTreeMap<String, TrackedNode> {
         let node = TrackedNode {
             n: 3,
-            changed_at,
             ..TrackedNode::after(None, &record(state))
         };
         BTreeMap::from([("n1".to_owned(), node)])
     }
 
-    /// The changes between seconds 100 and 200, and the number of the node's events then.
+    /// The changes after second 100, and the number of the node's events then.
     fn changes(
         known: &mut BTreeMap<String, TrackedNode>,
         now: &str,
         downtimes: &[NodeEventRecord],
     ) -> String {
-        let changed = replay(known, &[record(now)], downtimes, &(100..200));
+        let changed = replay(known, &[record(now)], downtimes, 100);
         let changes = changed.iter().flat_map(|seen| &seen.changes);
         let changes = changes.map(|change| {
             let (kind, at) = (change.kind.event(), change.at.timestamp());
@@ -167,7 +199,7 @@ mod tests {
 
     #[test]
     fn a_node_that_was_down_between_two_polls_was_down_and_has_recovered() {
-        let mut known = nodes("IDLE", None);
+        let mut known = nodes("IDLE");
         let downtimes = [downtime(120, Some(130), "DOWN", "x")];
         assert_eq!(
             changes(&mut known, "MIXED", &downtimes),
@@ -185,22 +217,29 @@ mod tests {
             downtime(150, None, "IDLE+DRAIN", "z"),
         ];
         assert_eq!(
-            changes(&mut nodes("IDLE", None), "IDLE+DRAIN", &downtimes),
+            changes(&mut nodes("IDLE"), "IDLE+DRAIN", &downtimes),
             "drained@120root down@130root recovered@140 drained@150root n=7"
         );
     }
 
     #[test]
     fn what_a_poll_has_published_is_not_published_again() {
-        let downtimes = [downtime(90, Some(150), "DOWN", "x")];
-        // Its end is news.
+        let mut known = nodes("IDLE");
+        for state in ["DOWN", "IDLE"] {
+            let at = DateTime::from_timestamp(9_000, 0).unwrap();
+            let seen = observe(known.get("n1"), false, record(state), at);
+            known.insert("n1".to_owned(), seen.after);
+        }
+        assert_eq!(known["n1"].n, 5);
+        // Accounting is behind, and has the downtime bit by bit.
+        for behind in [None, Some(130)] {
+            let downtimes = [downtime(120, behind, "DOWN", "x")];
+            assert_eq!(changes(&mut known, "IDLE", &downtimes), "n=5");
+        }
+        let downtimes = [downtime(140, Some(150), "DOWN", "y")];
         assert_eq!(
-            changes(&mut nodes("DOWN", Some(95)), "IDLE", &downtimes),
-            "recovered@150 n=4"
-        );
-        assert_eq!(
-            changes(&mut nodes("IDLE", Some(155)), "IDLE", &downtimes),
-            "n=3"
+            changes(&mut known, "IDLE", &downtimes),
+            "down@140root recovered@150 n=7"
         );
     }
 
@@ -208,7 +247,7 @@ mod tests {
     fn a_downtime_without_a_second_ends_after_its_start() {
         let downtimes = [downtime(120, Some(120), "DOWN", "x")];
         assert_eq!(
-            changes(&mut nodes("IDLE", None), "IDLE", &downtimes),
+            changes(&mut nodes("IDLE"), "IDLE", &downtimes),
             "down@120root recovered@120 n=5"
         );
     }
@@ -220,12 +259,9 @@ mod tests {
             downtime(140, Some(150), "IDLE+POWERED_DOWN", "Powered down"),
         ];
         assert_eq!(
-            changes(&mut nodes("IDLE+CLOUD", None), "IDLE+CLOUD", &downtimes),
+            changes(&mut nodes("IDLE+CLOUD"), "IDLE+CLOUD", &downtimes),
             "n=3"
         );
-        assert_eq!(
-            changes(&mut nodes("IDLE", None), "IDLE", &downtimes[1..]),
-            "n=3"
-        );
+        assert_eq!(changes(&mut nodes("IDLE"), "IDLE", &downtimes[1..]), "n=3");
     }
 }

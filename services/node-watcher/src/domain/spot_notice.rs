@@ -197,7 +197,6 @@ pub fn apply(seen: &mut [ObservedNode], notices: &[NodeNotice], now: DateTime<Ut
         }
         node.after.notice = Some(notice.clone());
         node.after.n += 1;
-        node.after.changed_at = Some(now.timestamp());
         node.changes.push(NodeChange {
             kind: EventType::NodePreempted,
             previous: Some(node.after.lifecycle),

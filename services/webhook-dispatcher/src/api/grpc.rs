@@ -358,7 +358,7 @@ fn delivery(delivery: Delivery) -> WebhookDelivery {
         created_at: Some(timestamp(delivery.created_at)),
         updated_at: Some(timestamp(delivery.updated_at)),
         next_at: delivery.next_at.map(timestamp),
-        cause: delivery.cause.map_or("", Cause::as_str).to_owned(),
+        cause: Cause::word(delivery.cause).to_owned(),
         round: delivery.round,
     }
 }
@@ -369,7 +369,7 @@ fn attempt(attempt: Attempt) -> WebhookAttempt {
         at: Some(timestamp(attempt.at)),
         status: attempt.status.into(),
         latency: Some(std::time::Duration::from_millis(attempt.latency_ms).into()),
-        cause: attempt.cause.map_or("", Cause::as_str).to_owned(),
+        cause: Cause::word(attempt.cause).to_owned(),
         error: attempt.error,
         snippet: attempt.snippet,
         next_at: attempt.next_at.map(timestamp),

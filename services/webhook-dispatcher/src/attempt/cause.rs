@@ -88,6 +88,11 @@ impl Cause {
         }
     }
 
+    /// The word of a cause, empty without one.
+    pub fn word(cause: Option<Self>) -> &'static str {
+        cause.map_or("", Self::as_str)
+    }
+
     /// Parses the value of a cause.
     pub fn parse(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|cause| cause.as_str() == word)

@@ -19,10 +19,11 @@ use crate::stream::event_cache::EventCache;
 use crate::stream::queue::{Arrival, EventQueue};
 
 /// State of a delivery.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum State {
     /// Scheduled for an attempt.
+    #[default]
     Waiting,
     /// Delivered.
     Delivered,
@@ -63,7 +64,7 @@ impl State {
 }
 
 /// Delivery of one event to one webhook.
-#[derive(Clone, Debug, Serialize, ToSchema)]
+#[derive(Clone, Debug, Default, Serialize, ToSchema)]
 #[schema(as = WebhookDelivery)]
 pub struct Delivery {
     /// Name of the endpoint.
@@ -156,7 +157,7 @@ pub struct Attempt {
 }
 
 fn word<S: Serializer>(cause: &Option<Cause>, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(cause.map_or("", Cause::as_str))
+    serializer.serialize_str(Cause::word(*cause))
 }
 
 impl Delivery {
@@ -224,27 +225,12 @@ impl Delivery {
         Self {
             endpoint: endpoint.to_owned(),
             event_id: id,
-            event_type: String::new(),
-            state: State::Waiting,
-            attempts: 0,
             next_at: Some(now),
-            status: 0,
-            error: String::new(),
             created_at: now,
             began_at: now,
             updated_at: now,
-            subject: String::new(),
-            stream_sequence: 0,
-            trace: String::new(),
-            pair: None,
             body: body.into(),
-            decoded: None,
-            cost: None,
-            round: 0,
-            cause: None,
-            attempt: None,
-            arrival: None,
-            keep: Vec::new(),
+            ..Self::default()
         }
     }
 }
@@ -278,13 +264,10 @@ pub(super) fn read(row: &Row) -> Result<Delivery, sqlx::Error> {
             .get::<Option<Vec<u8>>>("body")?
             .unwrap_or_default()
             .into(),
-        decoded: None,
         cost: row.get("cost")?,
         round: number("round")?.try_into().unwrap_or(u32::MAX),
         cause: Cause::parse(&row.get::<String>("cause")?),
-        attempt: None,
-        arrival: None,
-        keep: Vec::new(),
+        ..Delivery::default()
     })
 }
 
@@ -312,15 +295,15 @@ pub(super) fn place(row: &Row) -> Result<DeliveryPosition, sqlx::Error> {
 
 /// Limits a query to rows before (`<`) or after (`>`) a position.
 pub(super) fn beyond(sql: Sql, sign: &'static str, place: &DeliveryPosition) -> Sql {
-    sql.push(" AND (created_at, stream_sequence, event_id) ")
-        .push(sign)
-        .push(" (")
-        .list([
-            place.created_at.into(),
-            place.stream_sequence.into(),
-            place.event_id.as_str().into(),
-        ])
-        .push(")")
+    let sql = sql
+        .push(" AND (created_at, stream_sequence, event_id) ")
+        .push(sign);
+    let place = [
+        place.created_at.into(),
+        place.stream_sequence.into(),
+        place.event_id.as_str().into(),
+    ];
+    sql.and(" (?, ?, ?)", place)
 }
 
 /// Converts a stored time.

@@ -1,9 +1,10 @@
 //! Outcomes that are not published yet.
 
 use chrono::{DateTime, Utc};
+use mesh_db::Bulk;
 use mesh_db::cells::{CellColumn, CellRow};
-use mesh_db::pool::{Conn, Transaction};
-use mesh_db::sql::{Column, Sql};
+use mesh_db::pool::{Conn, WriteTransaction};
+use mesh_db::sql::Sql;
 
 use crate::attempt::cause::Cause;
 use crate::error::Error;
@@ -97,9 +98,7 @@ impl Store {
         let rest = Sql::new(OUTBOX)
             .either("+endpoint", "endpoint")
             .any_of(endpoints)
-            .push(" ORDER BY updated_at LIMIT ")
-            .bind(max)
-            .push(") AS outcomes");
+            .and(" ORDER BY updated_at LIMIT ?) AS outcomes", [max.into()]);
         let read_all = async {
             let mut connection = self.database.inner.readers.acquire().await?;
             let cells = connection.conn().cells(&COLUMNS, rest).await?;
@@ -145,17 +144,13 @@ fn read(row: CellRow<'_>) -> Result<Outcome, sqlx::Error> {
 }
 
 pub(super) async fn note(
-    transaction: &mut Transaction<'_>,
+    transaction: &mut WriteTransaction,
     keys: &[Key],
 ) -> Result<u64, sqlx::Error> {
-    let texts =
-        |of: fn(&Key) -> &str| Column::Texts(keys.iter().map(|key| Some(of(key))).collect());
-    let rounds = keys.iter().map(|key| Some(key.round.into())).collect();
-    let bulk = [
-        ("endpoint", texts(|key| &key.endpoint)),
-        ("event_id", texts(|key| &key.event_id)),
-        ("round", Column::Ints(rounds)),
-    ];
+    let bulk = Bulk::of(keys)
+        .texts("endpoint", |key| key.endpoint.as_str())
+        .texts("event_id", |key| key.event_id.as_str())
+        .ints("round", |key| i64::from(key.round));
     if matches!(transaction.conn(), Conn::Postgres(_)) {
         // Lock in a fixed order: while an endpoint changes owner, two dispatchers may publish the same outcomes.
         let lock = "SELECT 1 FROM deliveries WHERE (endpoint, event_id) IN (SELECT endpoint, event_id FROM bulk)

@@ -17,7 +17,7 @@ use super::patch::merge;
 use super::rights::{may_see, own_events_only, owner};
 use super::test_limiter::TestLimiter;
 use super::{
-    ApiError, Preview, PreviewRequest, Rotation, TestRequest, TestResult, Webhook,
+    ApiError, Preview, PreviewRequest, Rotation, TestRequest, TestResult, Webhook, WebhookList,
     WebhookWithSecret, webhook_test,
 };
 use crate::attempt::signature::Signer;
@@ -53,10 +53,11 @@ pub struct Webhooks {
 
 impl Webhooks {
     /// Lists the endpoints that the caller may see.
-    pub(super) async fn list(&self, caller: &Caller) -> Result<Vec<Webhook>, ApiError> {
+    pub(super) async fn list(&self, caller: &Caller) -> Result<WebhookList, ApiError> {
         let mut all = self.shared.store.endpoints().await?;
         all.retain(|stored| may_see(caller, stored));
-        self.all_shown(all).await
+        let webhooks = self.all_shown(all).await?;
+        Ok(WebhookList { webhooks })
     }
 
     /// Reads an endpoint.

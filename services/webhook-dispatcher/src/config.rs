@@ -12,14 +12,14 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ipnet::IpNet;
-use mesh_db::Location;
+use mesh_db::{DatabaseConfig, Location};
 use mesh_events::catalogue::{SLURM_EVENTS, STREAMS};
 use secrecy::SecretString;
-use secret_file::LoginUrl;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::address::parse_subnet;
+use crate::stream::SERVICE as NAME;
 
 use check::Check;
 pub use endpoint::Endpoint;
@@ -90,7 +90,7 @@ pub struct Config {
     /// File with that key. Empty: `webhook-dispatcher.key` in the data directory.
     pub secrets_key_file: PathBuf,
     /// The database.
-    pub db: Database,
+    pub db: DatabaseConfig,
     /// The endpoints of `mesh.toml`.
     #[serde(serialize_with = "written::shown")]
     pub endpoints: Vec<EndpointConfig>,
@@ -136,14 +136,6 @@ impl Default for CircuitBreakerConfig {
     }
 }
 
-/// `[webhook-dispatcher.db]`
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Database {
-    /// `sqlite:<path>` or `postgres://…`. Empty: `webhook-dispatcher.db` in the data directory.
-    pub url: LoginUrl,
-}
-
 impl Default for Config {
     fn default() -> Self {
         let hours = |hours: u64| Duration::from_secs(hours * 60 * 60);
@@ -169,7 +161,7 @@ impl Default for Config {
             max_in_flight: 2_000,
             secrets_key: None,
             secrets_key_file: PathBuf::new(),
-            db: Database::default(),
+            db: DatabaseConfig::default(),
             endpoints: Vec::new(),
         }
     }
@@ -243,7 +235,7 @@ impl Config {
                 "at most `retention`, and 0s for never: what is older is removed",
             ));
         }
-        faults.extend(self.db.location(Path::new("")).err());
+        faults.extend(self.location(Path::new("")).err());
         let mut names = BTreeSet::new();
         let mut endpoints = Vec::new();
         for (index, written) in self.endpoints.iter().enumerate() {
@@ -324,19 +316,16 @@ fn unread(error: &serde_path_to_error::Error<serde_json::Error>) -> String {
     }
 }
 
-impl Database {
-    /// Location of the tables.
+impl Config {
+    /// Location of the database.
     ///
     /// # Errors
-    /// If the address is invalid.
+    /// If the URL is none.
     pub fn location(&self, data_dir: &Path) -> Result<Location, Fault> {
-        if self.url.is_empty() {
-            return Ok(Location::Sqlite(data_dir.join("webhook-dispatcher.db")));
-        }
-        Location::parse(&self.url, data_dir).map_err(|problem| Fault {
+        self.db.location(NAME, data_dir).map_err(|fault| Fault {
             endpoint: String::new(),
             key: "db.url",
-            problem,
+            problem: fault.replacen(&format!("{NAME}.db.url: "), "", 1),
         })
     }
 }

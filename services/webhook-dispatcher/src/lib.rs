@@ -33,6 +33,7 @@ pub mod reader;
 mod repeat;
 pub mod store;
 pub mod stream;
+mod words;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, RwLock};
@@ -211,7 +212,7 @@ fn configuration(context: &Context) -> Result<Configuration, BoxError> {
     let named = NamedFiles::default();
     let endpoints = config.validate(|path| named.read(context, path));
     let network = config.network(read, read_secret);
-    let location = config.db.location(&context.mesh.data_dir);
+    let location = config.location(&context.mesh.data_dir);
     match (endpoints, network, location) {
         (Ok(endpoints), Ok(network), Ok(location)) => Ok(Configuration {
             config,

@@ -14,8 +14,6 @@ pub mod endpoints;
 mod lookup;
 pub mod outbox;
 pub mod ownership;
-#[cfg(test)]
-mod plans;
 pub mod redeliveries;
 pub mod replicas;
 pub mod restored;
@@ -336,3 +334,6 @@ impl Store {
         Ok(rows.into_iter().next())
     }
 }
+
+#[cfg(test)]
+mod tests;

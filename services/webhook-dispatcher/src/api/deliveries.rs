@@ -27,7 +27,7 @@ impl Webhooks {
         let stored = self.visible(caller, name).await?;
         let states = "waiting, delivered, dead, expired";
         let wanted = DeliverySelection {
-            state: known("state", states, page.state.as_deref(), State::named)?,
+            state: known("state", states, page.state.as_deref(), State::parse)?,
             kind: page.kind,
             cause: known("cause", causes(), page.cause.as_deref(), Cause::parse)?,
             since: page.since,

@@ -17,49 +17,21 @@ use crate::store::delivery_position::DeliveryPosition;
 use crate::stream::event::StreamEvent;
 use crate::stream::event_cache::EventCache;
 use crate::stream::queue::{Arrival, EventQueue};
+use crate::words::words;
 
-/// State of a delivery.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum State {
-    /// Scheduled for an attempt.
-    #[default]
-    Waiting,
-    /// Delivered.
-    Delivered,
-    /// Given up: a dead letter.
-    Dead,
-    /// Too old to be sent.
-    Expired,
-}
-
-impl State {
-    /// Every state.
-    pub const ALL: [Self; 4] = [Self::Waiting, Self::Delivered, Self::Dead, Self::Expired];
-
-    /// Value in the database, audit entries and the API.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Waiting => "waiting",
-            Self::Delivered => "delivered",
-            Self::Dead => "dead",
-            Self::Expired => "expired",
-        }
-    }
-
-    /// Parses the value of a state.
-    pub fn named(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|state| state.as_str() == word)
-    }
-
-    pub(super) fn parse(word: &str) -> Self {
-        match word {
-            "delivered" => Self::Delivered,
-            "dead" => Self::Dead,
-            "expired" => Self::Expired,
-            // The table's CHECK allows no other value.
-            _ => Self::Waiting,
-        }
+words! {
+    /// State of a delivery.
+    #[derive(Default)]
+    pub enum State {
+        /// Scheduled for an attempt.
+        #[default]
+        Waiting = "waiting",
+        /// Delivered.
+        Delivered = "delivered",
+        /// Given up: a dead letter.
+        Dead = "dead",
+        /// Too old to be sent.
+        Expired = "expired",
     }
 }
 
@@ -239,6 +211,12 @@ impl Delivery {
 pub(super) const COLUMNS: &str = "endpoint, event_id, event_type, state, attempts, next_at, status, error, created_at, began_at, updated_at, subject,
      stream_sequence, trace, pair, body, cost, round, cause";
 
+/// The table's CHECK allows no other value.
+pub(super) fn state(row: &Row) -> Result<State, sqlx::Error> {
+    let word: String = row.get("state")?;
+    Ok(State::parse(&word).unwrap_or_default())
+}
+
 pub(super) fn read(row: &Row) -> Result<Delivery, sqlx::Error> {
     let time = |name| row.get::<i64>(name).map(time);
     let number = |name| row.get::<i64>(name).map(i64::unsigned_abs);
@@ -246,7 +224,7 @@ pub(super) fn read(row: &Row) -> Result<Delivery, sqlx::Error> {
         endpoint: row.get("endpoint")?,
         event_id: row.get("event_id")?,
         event_type: row.get("event_type")?,
-        state: State::parse(&row.get::<String>("state")?),
+        state: state(row)?,
         attempts: number("attempts")?.try_into().unwrap_or(u32::MAX),
         next_at: row
             .get::<Option<i64>>("next_at")?

@@ -12,7 +12,7 @@ use crate::attempt::gate::STORED_GATE_KEY;
 use crate::error::Error;
 use crate::store::Store;
 use crate::store::cursors::{Missed, missed};
-use crate::store::delivery::State;
+use crate::store::delivery::{State, state};
 
 /// Statistics of an endpoint.
 #[derive(Clone, Debug, Default)]
@@ -94,8 +94,7 @@ impl Store {
             let of = |row: &Row| row.get::<String>("endpoint");
             for row in &counts {
                 let standing: &mut EndpointStats = standings.entry(of(row)?).or_default();
-                let state = State::parse(&row.get::<String>("state")?);
-                *standing.counts.slot(state) = row.get::<i64>("count")?.unsigned_abs();
+                *standing.counts.slot(state(row)?) = row.get::<i64>("count")?.unsigned_abs();
             }
             for row in &errors {
                 if let Some(error) = row.get("error")? {

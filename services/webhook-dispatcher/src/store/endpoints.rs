@@ -5,67 +5,35 @@ use std::collections::BTreeMap;
 use chrono::{DateTime, Utc};
 use mesh_db::sql;
 use mesh_db::sql::{Row, Sql};
-use serde::Serialize;
 
 use crate::config;
 use crate::error::Error;
 use crate::store::Store;
 use crate::store::delivery::{Delivery, time};
 use crate::store::saves::save;
+use crate::words::words;
 
-/// Where an endpoint is defined.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Source {
-    /// Created by the API.
-    Api,
-    /// Listed in `mesh.toml`.
-    File,
-}
-
-impl Source {
-    /// Value in the database and the API.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Api => "api",
-            Self::File => "file",
-        }
+words! {
+    /// Where an endpoint is defined.
+    pub enum Source {
+        /// Created by the API.
+        Api = "api",
+        /// Listed in `mesh.toml`.
+        File = "file",
     }
 }
 
-/// Activity state of an endpoint.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Activity {
-    /// Delivers.
-    Active,
-    /// Paused by a user, or after days of failures. Events are queued.
-    Paused,
-    /// Disabled because the receiver accepts no more events. Events are queued.
-    Disabled,
-    /// Being removed.
-    Removed,
-}
-
-impl Activity {
-    /// Value in the database and the API.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Active => "active",
-            Self::Paused => "paused",
-            Self::Disabled => "disabled",
-            Self::Removed => "removed",
-        }
-    }
-
-    fn parse(word: &str) -> Self {
-        match word {
-            "paused" => Self::Paused,
-            "disabled" => Self::Disabled,
-            "removed" => Self::Removed,
-            // The table's CHECK allows no other value.
-            _ => Self::Active,
-        }
+words! {
+    /// Activity state of an endpoint.
+    pub enum Activity {
+        /// Delivers.
+        Active = "active",
+        /// Paused by a user, or after days of failures. Events are queued.
+        Paused = "paused",
+        /// Disabled because the receiver accepts no more events. Events are queued.
+        Disabled = "disabled",
+        /// Being removed.
+        Removed = "removed",
     }
 }
 
@@ -142,7 +110,7 @@ impl Store {
         self.query(action, &sql, |row| {
             let outline = EndpointSummary {
                 source: source(row)?,
-                activity: Activity::parse(&row.get::<String>("state")?),
+                activity: activity(row)?,
                 revision: row.get("revision")?,
                 unlisted_at: row.get::<Option<i64>>("unlisted_at")?.map(time),
             };
@@ -417,12 +385,16 @@ fn insert(act: &Act) -> Sql {
     )
 }
 
+// The table's CHECK allows no other values.
+
 fn source(row: &Row) -> Result<Source, sqlx::Error> {
-    Ok(match row.get::<String>("source")?.as_str() {
-        "file" => Source::File,
-        // The table's CHECK allows no other value.
-        _ => Source::Api,
-    })
+    let word: String = row.get("source")?;
+    Ok(Source::parse(&word).unwrap_or(Source::Api))
+}
+
+fn activity(row: &Row) -> Result<Activity, sqlx::Error> {
+    let word: String = row.get("state")?;
+    Ok(Activity::parse(&word).unwrap_or(Activity::Active))
 }
 
 fn read(row: &Row) -> Result<EndpointRow, sqlx::Error> {
@@ -435,7 +407,7 @@ fn read(row: &Row) -> Result<EndpointRow, sqlx::Error> {
         owner: row.get("owner")?,
         spec,
         secrets: row.get("secrets")?,
-        activity: Activity::parse(&row.get::<String>("state")?),
+        activity: activity(row)?,
         reason: row.get("reason")?,
         since: time(row.get("since")?),
         revision: row.get("revision")?,

@@ -130,7 +130,7 @@ fn read(row: CellRow<'_>) -> Result<Outcome, sqlx::Error> {
         endpoint: text(0)?,
         event_id: text(1)?,
         event_type: text(2)?,
-        state: State::parse(&text(3)?),
+        state: State::parse(&text(3)?).unwrap_or_default(),
         attempts: number(4)?.try_into().unwrap_or(u32::MAX),
         status: number(5)?.try_into().unwrap_or_default(),
         error: text(6)?,

@@ -44,7 +44,7 @@ impl Store {
         now: DateTime<Utc>,
     ) -> Result<(), Error> {
         outcomes.retain(|outcome| {
-            let state = State::named(&outcome.delivery.outcome);
+            let state = State::parse(&outcome.delivery.outcome);
             state.is_some_and(|state| state != State::Waiting)
         });
         // One statement has each delivery once.

@@ -236,11 +236,7 @@ pub enum ApiError {
 
 impl ApiError {
     fn invalid(key: &'static str, problem: impl Into<String>) -> Self {
-        Self::Invalid(vec![Fault {
-            endpoint: String::new(),
-            key,
-            problem: problem.into(),
-        }])
+        Self::Invalid(vec![Fault::new(key, problem)])
     }
 }
 

@@ -178,6 +178,40 @@ pub struct Fault {
     pub problem: String,
 }
 
+impl Fault {
+    /// A fault of a key of the section, or of an endpoint that is named later.
+    pub fn new(key: &'static str, problem: impl Into<String>) -> Self {
+        Self {
+            endpoint: String::new(),
+            key,
+            problem: problem.into(),
+        }
+    }
+
+    /// The fault of an error about a key.
+    fn of<E: ToString>(key: &'static str) -> impl FnOnce(E) -> Self {
+        move |error| Self::new(key, error.to_string())
+    }
+}
+
+/// The text of a key, or that of the file which another key names, trimmed.
+fn text_or_file(
+    [key, file_key]: [&'static str; 2],
+    text: Option<&str>,
+    file: Option<&Path>,
+    read: &impl Fn(&Path) -> std::io::Result<String>,
+) -> Result<Option<SecretString>, Fault> {
+    let Some(path) = file else {
+        return Ok(text.map(SecretString::from));
+    };
+    if text.is_some() {
+        let problem = format!("given twice: {key} or {file_key}, not both");
+        return Err(Fault::new(key, problem));
+    }
+    let unread = |error| Fault::new(file_key, format!("read {}: {error}", path.display()));
+    Ok(Some(read(path).map_err(unread)?.trim().into()))
+}
+
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.endpoint.is_empty() {
@@ -202,17 +236,12 @@ impl Config {
         read: impl Fn(&Path) -> std::io::Result<String>,
     ) -> Result<Vec<Endpoint>, Vec<Fault>> {
         let mut faults = Vec::new();
-        let own = |key, problem: &str| Fault {
-            endpoint: String::new(),
-            key,
-            problem: problem.to_owned(),
-        };
         let allowed: Vec<IpNet> = self
             .allow_subnets
             .iter()
             .filter_map(|text| {
                 parse_subnet(text)
-                    .map_err(|error| faults.push(own("allow_subnets", &error.to_string())))
+                    .map_err(|error| faults.push(Fault::new("allow_subnets", error.to_string())))
                     .ok()
             })
             .collect();
@@ -221,16 +250,16 @@ impl Config {
             let problem = format!(
                 "at least {stream_retention}, the retention of SLURM_EVENTS: otherwise events could be sent twice"
             );
-            faults.push(own("retention", &problem));
+            faults.push(Fault::new("retention", problem));
         }
         if self.cost_join_timeout > Duration::from_secs(60) {
-            faults.push(own("cost_join_timeout", "at most 60s"));
+            faults.push(Fault::new("cost_join_timeout", "at most 60s"));
         }
         if !(1..=100_000).contains(&self.max_in_flight) {
-            faults.push(own("max_in_flight", "from 1 to 100000"));
+            faults.push(Fault::new("max_in_flight", "from 1 to 100000"));
         }
         if self.auto_disable_after > self.retention {
-            faults.push(own(
+            faults.push(Fault::new(
                 "auto_disable_after",
                 "at most `retention`, and 0s for never: what is older is removed",
             ));
@@ -270,21 +299,16 @@ impl Config {
     /// # Errors
     /// All faults, including keys that only the operator may set.
     pub fn endpoint(&self, spec: &Value) -> Result<Endpoint, Vec<Fault>> {
-        let fault = |key, problem: String| Fault {
-            endpoint: String::new(),
-            key,
-            problem,
-        };
         let faults: Vec<Fault> = OPERATORS
             .iter()
             .filter(|key| spec.get(**key).is_some())
-            .map(|key| fault(key, "can only be set in mesh.toml".to_owned()))
+            .map(|key| Fault::new(key, "can only be set in mesh.toml"))
             .collect();
         if !faults.is_empty() {
             return Err(faults);
         }
         let written: EndpointConfig = serde_path_to_error::deserialize(spec)
-            .map_err(|error| vec![fault("", unread(&error))])?;
+            .map_err(|error| vec![Fault::new("", unread(&error))])?;
         let allowed = self
             .allow_subnets
             .iter()
@@ -322,11 +346,9 @@ impl Config {
     /// # Errors
     /// If the URL is none.
     pub fn location(&self, data_dir: &Path) -> Result<Location, Fault> {
-        self.db.location(NAME, data_dir).map_err(|fault| Fault {
-            endpoint: String::new(),
-            key: "db.url",
-            problem: fault.replacen(&format!("{NAME}.db.url: "), "", 1),
-        })
+        let key = format!("{NAME}.db.url: ");
+        let location = self.db.location(NAME, data_dir);
+        location.map_err(|fault| Fault::new("db.url", fault.replacen(&key, "", 1)))
     }
 }
 

@@ -131,18 +131,11 @@ impl Webhooks {
                 "a JSON object with the changed keys is required",
             ));
         };
-        let fixed = |key: &'static str, problem: &str| Err(ApiError::invalid(key, problem));
-        if patch.contains_key("name") {
-            return fixed("name", "cannot be changed; make another webhook");
-        }
-        if patch.contains_key("owner") {
-            return fixed("owner", "cannot be changed; make another webhook");
-        }
-        if patch.contains_key("secret") {
-            return fixed(
-                "secret",
-                "is changed by rotation: POST /v1/webhooks/{name}/rotate",
-            );
+        let another = "cannot be changed; make another webhook";
+        let rotation = "is changed by rotation: POST /v1/webhooks/{name}/rotate";
+        let fixed = [("name", another), ("owner", another), ("secret", rotation)];
+        if let Some((key, problem)) = fixed.iter().find(|(key, _)| patch.contains_key(*key)) {
+            return Err(ApiError::invalid(key, *problem));
         }
         let keys: Vec<String> = patch.keys().cloned().collect();
         let mut definition = self.registry.definition(&stored)?;

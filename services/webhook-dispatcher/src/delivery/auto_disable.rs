@@ -114,7 +114,8 @@ impl EndpointWorker {
     pub(crate) async fn read_failing(&self) -> Result<(), Error> {
         let mut failing = self.failing.lock().await;
         if failing.is_none() {
-            *failing = Some(self.failing_since().await?);
+            let kept = self.kept(KEY).await?;
+            *failing = Some(kept.and_then(|text| FailureStreak::read(&text)));
         }
         Ok(())
     }
@@ -155,14 +156,6 @@ impl EndpointWorker {
         })
     }
 
-    async fn failing_since(&self) -> Result<Option<FailureStreak>, Error> {
-        let store = &self.shared.store;
-        let state = store
-            .provider_state(&self.endpoint.name, vec![KEY.to_owned()])
-            .await?;
-        Ok(state.get(KEY).and_then(|text| FailureStreak::read(text)))
-    }
-
     /// Halts the endpoint. Waiting and new deliveries are stored until it is resumed.
     pub(crate) async fn auto_disable(&self, auto_disable: AutoDisable) {
         if self.halted.swap(true, std::sync::atomic::Ordering::AcqRel) {
@@ -182,9 +175,7 @@ impl EndpointWorker {
     async fn try_auto_disable(&self, auto_disable: &AutoDisable) -> Result<(), Error> {
         let (store, name, now) = (&self.shared.store, &self.endpoint.name, clock::now());
         // A resumed endpoint starts without a streak.
-        store
-            .keep(self.lease.epoch, name, vec![(KEY.to_owned(), None)], now)
-            .await?;
+        self.keep(vec![(KEY.to_owned(), None)]).await?;
         let Some(stored) = store.endpoint(name).await? else {
             return Ok(());
         };

@@ -155,16 +155,15 @@ impl Store {
         .await
     }
 
-    /// Stores the endpoints of `mesh.toml`, all or none. Returns the name of one that collides with an endpoint
-    /// created by the API.
+    /// Stores the endpoints of `mesh.toml`, by name and specification, all or none.
     ///
     /// # Errors
-    /// If the database write fails.
+    /// If one has the name of an endpoint created by the API, or the database write fails.
     pub async fn note_files<'a>(
         &self,
         endpoints: impl Iterator<Item = (&'a str, &'a str)>,
         now: DateTime<Utc>,
-    ) -> Result<Option<String>, Error> {
+    ) -> Result<(), Error> {
         let note = async {
             let mut transaction = self.database.inner.begin().await?;
             for (name, spec) in endpoints {
@@ -177,7 +176,10 @@ impl Store {
             self.changed();
             Ok(None)
         };
-        note.await.map_err(Error::database("store endpoints"))
+        match note.await.map_err(Error::database("store endpoints"))? {
+            Some(taken) => Err(Error::NameTaken(taken)),
+            None => Ok(()),
+        }
     }
 
     /// Records when an endpoint disappeared from every `mesh.toml`. `None` if it is listed.

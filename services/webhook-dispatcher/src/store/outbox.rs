@@ -1,6 +1,5 @@
 //! Outcomes that are not published yet.
 
-use chrono::{DateTime, Utc};
 use mesh_db::Bulk;
 use mesh_db::cells::{CellColumn, CellRow};
 use mesh_db::pool::{Conn, WriteTransaction};
@@ -9,7 +8,7 @@ use mesh_db::sql::Sql;
 use crate::attempt::cause::Cause;
 use crate::error::Error;
 use crate::store::Store;
-use crate::store::delivery::{State, time};
+use crate::store::delivery::{Delivery, State, time};
 use crate::store::writer::Command;
 
 const COLUMNS: [CellColumn; 13] = [
@@ -34,37 +33,6 @@ const OUTBOX: &str =
      CASE WHEN state = 'dead' THEN subject END AS subject, CASE WHEN state = 'dead' THEN body END AS body
  FROM deliveries WHERE announced = 0 AND state <> 'waiting' AND ";
 
-/// Final state of a delivery.
-#[derive(Clone, Debug)]
-pub struct Outcome {
-    /// Name of the endpoint.
-    pub endpoint: String,
-    /// Id of the event.
-    pub event_id: String,
-    /// Type of the event.
-    pub event_type: String,
-    /// Delivered, dead or expired.
-    pub state: State,
-    /// Number of attempts.
-    pub attempts: u32,
-    /// HTTP status of the last attempt.
-    pub status: u16,
-    /// Error of the last attempt.
-    pub error: String,
-    /// When the delivery ended.
-    pub updated_at: DateTime<Utc>,
-    /// Number of redeliveries.
-    pub round: u32,
-    /// Why the last attempt failed.
-    pub cause: Option<Cause>,
-    /// Subject of the event, for dead letters.
-    pub subject: String,
-    /// Sequence of the event in its stream.
-    pub stream_sequence: u64,
-    /// The encoded event, for dead letters.
-    pub body: Vec<u8>,
-}
-
 /// Identifies an outcome. The round distinguishes the outcomes of a redelivered event.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Key {
@@ -73,23 +41,23 @@ pub struct Key {
     round: u32,
 }
 
-impl Outcome {
-    /// The identity of this outcome.
-    pub fn key(&self) -> Key {
-        Key {
-            endpoint: self.endpoint.clone(),
-            event_id: self.event_id.clone(),
-            round: self.round,
+impl Key {
+    /// The identity of a delivery's outcome.
+    pub fn of(delivery: &Delivery) -> Self {
+        Self {
+            endpoint: delivery.endpoint.clone(),
+            event_id: delivery.event_id.clone(),
+            round: delivery.round,
         }
     }
 }
 
 impl Store {
-    /// Unpublished outcomes of these endpoints, oldest first.
+    /// Unpublished outcomes of these endpoints, oldest first: what the audit and dead letters need of the deliveries.
     ///
     /// # Errors
     /// If the database read fails.
-    pub async fn outbox(&self, endpoints: Vec<String>, max: u32) -> Result<Vec<Outcome>, Error> {
+    pub async fn outbox(&self, endpoints: Vec<String>, max: u32) -> Result<Vec<Delivery>, Error> {
         if endpoints.is_empty() {
             return Ok(Vec::new());
         }
@@ -119,14 +87,14 @@ impl Store {
     }
 }
 
-fn read(row: CellRow<'_>) -> Result<Outcome, sqlx::Error> {
+fn read(row: CellRow<'_>) -> Result<Delivery, sqlx::Error> {
     let bytes = |column| row.bytes(column).map(Option::unwrap_or_default);
     let text = |column| bytes(column).map(|bytes| String::from_utf8_lossy(bytes).into_owned());
     let number = |column| {
         let number = row.int(column)?.unwrap_or_default();
         Ok::<_, sqlx::Error>(number.unsigned_abs())
     };
-    Ok(Outcome {
+    Ok(Delivery {
         endpoint: text(0)?,
         event_id: text(1)?,
         event_type: text(2)?,
@@ -139,7 +107,8 @@ fn read(row: CellRow<'_>) -> Result<Outcome, sqlx::Error> {
         cause: Cause::parse(&text(9)?),
         stream_sequence: number(10)?,
         subject: text(11)?,
-        body: bytes(12)?.to_vec(),
+        body: bytes(12)?.to_vec().into(),
+        ..Delivery::default()
     })
 }
 

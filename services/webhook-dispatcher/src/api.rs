@@ -238,6 +238,11 @@ impl ApiError {
     fn invalid(key: &'static str, problem: impl Into<String>) -> Self {
         Self::Invalid(vec![Fault::new(key, problem)])
     }
+
+    /// The refusal for an error about a key.
+    fn of<E: ToString>(key: &'static str) -> impl FnOnce(E) -> Self {
+        move |error| Self::invalid(key, error.to_string())
+    }
 }
 
 fn faults(faults: &[Fault]) -> String {

@@ -27,11 +27,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use chrono::{DateTime, Utc};
 use mesh_db::sql::{Row, Sql};
-use mesh_db::{Location, sql};
+use mesh_db::{Database, Location, sql};
 use tokio::sync::watch;
 
 use crate::error::Error;
-use database::Database;
+use database::{FileLock, LIMITS, TABLES};
 pub use delivery::{Attempt, Delivery, State};
 use delivery::{COLUMNS, beyond, read, read_attempt, time};
 use delivery_position::DeliveryPosition;
@@ -43,6 +43,7 @@ use writer::Writer;
 #[derive(Clone)]
 pub struct Store {
     database: Database,
+    lock: FileLock,
     writer: Writer,
     lookup: Lookup,
     /// Number of writes to the tables of endpoints, leases and jobs by this process.
@@ -65,11 +66,13 @@ impl Store {
     /// # Errors
     /// If its file cannot be created, or another process uses it.
     pub fn connect(location: &Location) -> Result<Self, Error> {
-        let database = Database::connect(location)?;
-        let writer = Writer::start(database.inner.clone());
-        let lookup = Lookup::start(database.inner.readers.clone());
+        let database = Database::connect(&TABLES, location, LIMITS)?;
+        let lock = FileLock::take(location)?;
+        let writer = Writer::start(database.clone());
+        let lookup = Lookup::start(database.readers.clone());
         Ok(Self {
             database,
+            lock,
             writer,
             lookup,
             changes: Arc::default(),
@@ -81,12 +84,12 @@ impl Store {
     /// # Errors
     /// If the migration fails.
     pub async fn prepare(&self) -> Result<(), Error> {
-        Ok(self.database.inner.prepare().await?)
+        Ok(self.database.prepare().await?)
     }
 
     /// True if other processes may use the same tables.
     pub const fn is_shared(&self) -> bool {
-        self.database.inner.is_shared()
+        self.database.is_shared()
     }
 
     /// A number that is the same as long as endpoints, leases and jobs are, as far as this process changes them.
@@ -305,6 +308,7 @@ impl Store {
     pub async fn close(&self) {
         self.writer.close().await;
         self.database.close().await;
+        self.lock.release();
     }
 
     /// The rows of a query, each read by this function.
@@ -320,7 +324,7 @@ impl Store {
     }
 
     async fn rows(&self, action: &'static str, sql: &Sql) -> Result<Vec<Row>, Error> {
-        Ok(self.database.inner.rows(action, sql).await?)
+        Ok(self.database.rows(action, sql).await?)
     }
 
     /// The first row of a query.

@@ -36,7 +36,7 @@ enum Source {
     /// The system's resolver: `/etc/nsswitch.conf`, `/etc/hosts`, `/etc/resolv.conf`.
     System(Arc<System>),
     /// Only the configured DNS servers.
-    Servers(TokioResolver),
+    Servers(Box<TokioResolver>),
 }
 
 impl Source {
@@ -119,7 +119,7 @@ impl Names {
         options.use_hosts_file = ResolveHosts::Never;
         options.ip_strategy = LookupIpStrategy::Ipv4AndIpv6;
         let resolver = resolver.build().map_err(Error::Resolver)?;
-        Ok(Self::of(Source::Servers(resolver)))
+        Ok(Self::of(Source::Servers(Box::new(resolver))))
     }
 
     fn of(source: Source) -> Self {

@@ -214,9 +214,7 @@ impl Webhooks {
             )));
         };
         let new = rotation.secret.unwrap_or_else(make_secret);
-        if let Err(error) = Signer::new(&new) {
-            return Err(ApiError::invalid("secret", error.to_string()));
-        }
+        Signer::new(&new).map_err(ApiError::of("secret"))?;
         let now = clock::now();
         definition.spec["secret"] = new.clone().into();
         definition.retired.retain(|retired| retired.until > now);

@@ -11,7 +11,6 @@ use tokio::sync::Mutex;
 use crate::attempt::cause::{Cause, ResponsibleParty};
 use crate::clock;
 use crate::delivery::endpoint_worker::EndpointWorker;
-use crate::delivery::outbox_publisher;
 use crate::error::Error;
 use crate::names;
 use crate::store::endpoints::{Activity, EndpointRow};
@@ -179,42 +178,17 @@ impl EndpointWorker {
         let Some(stored) = store.endpoint(name).await? else {
             return Ok(());
         };
-        let what = auto_disable.activity.as_str();
-        let act = outbox_publisher::own_act(
-            &self.shared.cluster,
-            &stored.name,
-            &stored.owner,
-            what,
-            &auto_disable.reason,
-            now,
-        );
+        let AutoDisable { activity, reason } = auto_disable;
+        let what = activity.as_str();
+        let act = self.own_act(what, reason, now);
         // Keep the reason of a user who paused it in the meantime.
         if stored.activity != Activity::Active {
             return Ok(());
         }
-        let notices = notices(
-            &stored,
-            what,
-            &auto_disable.reason,
-            &store.endpoints().await?,
-            now,
-        );
-        if store
-            .auto_disable(
-                name,
-                auto_disable.activity,
-                &auto_disable.reason,
-                now,
-                act,
-                notices,
-            )
-            .await?
-        {
-            tracing::warn!(
-                endpoint = name,
-                reason = auto_disable.reason,
-                "endpoint {what} automatically"
-            );
+        let notices = notices(&stored, what, reason, &store.endpoints().await?, now);
+        let disabled = store.auto_disable(name, *activity, reason, now, act, notices);
+        if disabled.await? {
+            tracing::warn!(endpoint = name, reason, "endpoint {what} automatically");
             self.shared.outcomes.notify_one();
         }
         Ok(())

@@ -18,7 +18,7 @@ use prost::Message as _;
 use tokio_util::sync::CancellationToken;
 
 use crate::attempt::cause::Cause;
-use crate::delivery::endpoint_worker::WorkerContext;
+use crate::delivery::endpoint_worker::{EndpointWorker, WorkerContext};
 use crate::error::Error;
 use crate::names;
 use crate::repeat::RETRY_INTERVAL;
@@ -171,23 +171,18 @@ pub fn act(cluster: &str, changed: WebhookChanged, now: DateTime<Utc>) -> Record
     }
 }
 
-/// An audit entry about an automatic change of an endpoint.
-pub fn own_act(
-    cluster: &str,
-    endpoint: &str,
-    owner: &str,
-    what: &str,
-    reason: &str,
-    now: DateTime<Utc>,
-) -> Recorded {
-    let changed = WebhookChanged {
-        endpoint: endpoint.to_owned(),
-        what: what.to_owned(),
-        owner: owner.to_owned(),
-        reason: reason.to_owned(),
-        ..WebhookChanged::default()
-    };
-    act(cluster, changed, now)
+impl EndpointWorker {
+    /// An audit entry about what the dispatcher itself does to the endpoint.
+    pub(super) fn own_act(&self, what: &str, reason: &str, now: DateTime<Utc>) -> Recorded {
+        let changed = WebhookChanged {
+            endpoint: self.endpoint.name.clone(),
+            what: what.to_owned(),
+            owner: self.endpoint.owner.clone(),
+            reason: reason.to_owned(),
+            ..WebhookChanged::default()
+        };
+        act(&self.shared.cluster, changed, now)
+    }
 }
 
 fn outcome_id(outcome: &Delivery) -> String {

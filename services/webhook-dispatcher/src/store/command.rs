@@ -23,9 +23,9 @@ pub(super) enum Command {
     SaveMissed(Box<Delivery>),
     /// Queue a summary of missed events and reset the count.
     ReportMissed(Box<Delivery>),
-    /// Change rows of an endpoint.
+    /// Change rows, of an endpoint or of several.
     Change {
-        endpoint: String,
+        endpoint: Option<String>,
         statements: Vec<Sql>,
     },
     /// Put dead letters back into the queue, and store the job's progress by their number.
@@ -34,8 +34,6 @@ pub(super) enum Command {
         letters: Sql,
         progress: Box<dyn Fn(u64) -> Sql + Send + Sync>,
     },
-    /// Move endpoints that have nothing under way.
-    AdvanceCursors(Sql),
     /// Store the cursor of an endpoint that stops.
     SaveCursor(CursorRow<'static>),
     /// Mark outcomes as published.
@@ -49,8 +47,9 @@ impl Command {
             Self::Save(delivery) | Self::SaveMissed(delivery) | Self::ReportMissed(delivery) => {
                 Some(&delivery.endpoint)
             }
-            Self::Change { endpoint, .. } | Self::Redeliver { endpoint, .. } => Some(endpoint),
-            Self::AdvanceCursors(_) | Self::SaveCursor(_) | Self::Announced(_) => None,
+            Self::Redeliver { endpoint, .. } => Some(endpoint),
+            Self::Change { endpoint, .. } => endpoint.as_deref(),
+            Self::SaveCursor(_) | Self::Announced(_) => None,
         }
     }
 
@@ -101,7 +100,6 @@ impl Command {
                 transaction.conn().execute(&progress(queued)).await?;
                 Ok(queued)
             }
-            Self::AdvanceCursors(sql) => transaction.conn().execute(sql).await,
             Self::SaveCursor(row) => cursors::save(transaction, std::slice::from_ref(row))
                 .await
                 .map(|()| 1),
@@ -137,7 +135,7 @@ impl Store {
         endpoint: &str,
         statements: Vec<Sql>,
     ) -> Result<u64, Error> {
-        let endpoint = endpoint.to_owned();
+        let endpoint = Some(endpoint.to_owned());
         let command = Command::Change {
             endpoint,
             statements,

@@ -123,7 +123,7 @@ impl Store {
             })
             .collect();
         let write = async {
-            let mut transaction = self.database.inner.begin().await?;
+            let mut transaction = self.database.begin().await?;
             write(&mut transaction, &rows, BEGIN).await?;
             transaction.commit().await
         };
@@ -186,7 +186,10 @@ impl Store {
             settled,
             endpoints,
         );
-        let command = Command::AdvanceCursors(sql);
+        let command = Command::Change {
+            endpoint: None,
+            statements: vec![sql],
+        };
         self.writer.write(None, command).await.map(drop)
     }
 

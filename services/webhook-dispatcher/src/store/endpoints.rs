@@ -165,7 +165,7 @@ impl Store {
         now: DateTime<Utc>,
     ) -> Result<(), Error> {
         let note = async {
-            let mut transaction = self.database.inner.begin().await?;
+            let mut transaction = self.database.begin().await?;
             for (name, spec) in endpoints {
                 let sql = note_file(name, spec, now);
                 if transaction.conn().execute(&sql).await? == 0 {
@@ -330,8 +330,10 @@ impl Store {
         messages: &[Delivery],
     ) -> Result<bool, Error> {
         let perform = async {
-            let mut transaction = self.database.inner.begin().await?;
+            let mut transaction = self.database.begin().await?;
             if transaction.conn().execute(sql).await? == 0 {
+                // If it were dropped, its connection would be closed.
+                transaction.commit().await?;
                 return Ok(false);
             }
             if let Some(act) = act {

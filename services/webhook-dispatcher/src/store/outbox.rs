@@ -68,7 +68,7 @@ impl Store {
             .any_of(endpoints)
             .and(" ORDER BY updated_at LIMIT ?) AS outcomes", [max.into()]);
         let read_all = async {
-            let mut connection = self.database.inner.readers.acquire().await?;
+            let mut connection = self.database.readers.acquire().await?;
             let cells = connection.conn().cells(&COLUMNS, rest).await?;
             (0..cells.len())
                 .map(|place| read(cells.row(place)))

@@ -153,7 +153,7 @@ impl Store {
             names,
         );
         let take = async {
-            let mut transaction = self.database.inner.begin().await?;
+            let mut transaction = self.database.begin().await?;
             transaction.conn().execute(&first).await?;
             transaction.conn().rows(&lock).await?;
             let mut taken = BTreeMap::new();
@@ -206,7 +206,7 @@ impl Store {
     /// Runs one statement in its own transaction, independent of the writer's.
     pub(super) async fn run(&self, action: &'static str, sql: &Sql) -> Result<u64, Error> {
         let run = async {
-            let mut transaction = self.database.inner.begin().await?;
+            let mut transaction = self.database.begin().await?;
             let rows = transaction.conn().execute(sql).await?;
             transaction.commit().await?;
             self.changed();

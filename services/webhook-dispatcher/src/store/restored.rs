@@ -64,7 +64,7 @@ impl Store {
             .ints("created_at", |of| of.at.timestamp_millis())
             .ints("updated_at", |_| now.timestamp_millis());
         let write = async {
-            let mut transaction = self.database.inner.begin().await?;
+            let mut transaction = self.database.begin().await?;
             transaction.conn().execute_bulk(&bulk, RESTORE).await?;
             transaction.commit().await
         };

@@ -131,7 +131,7 @@ impl Store {
             return Ok(false);
         }
         let erase = async {
-            let mut transaction = self.database.inner.begin().await?;
+            let mut transaction = self.database.begin().await?;
             let ours = sql!(
                 "SELECT epoch FROM leases WHERE endpoint = ? AND epoch = ?{| FOR SHARE}",
                 name,
@@ -144,6 +144,7 @@ impl Store {
             if transaction.conn().first(&ours).await?.is_none()
                 || transaction.conn().execute(&removed).await? == 0
             {
+                transaction.commit().await?;
                 return Ok(false);
             }
             // Rows that were written in the meantime.

@@ -224,7 +224,7 @@ async fn no_statement_reads_what_it_does_not_ask_for() {
     let store = Store::open(&location).await.unwrap();
     statements.0.lock().unwrap().clear();
     work(&store).await;
-    let Pool::Sqlite(pool) = store.database.inner.readers.clone() else {
+    let Pool::Sqlite(pool) = store.database.readers.clone() else {
         panic!("not a file")
     };
     let about = ["deliveries", "attempts", "kept", "redeliveries"];

@@ -103,7 +103,7 @@ impl Names {
     /// If the resolver cannot be created.
     pub fn new(servers: &[SocketAddr]) -> Result<Self, Error> {
         if servers.is_empty() {
-            return Ok(Self::of(Source::System(Arc::new(System::new(ask)))));
+            return Ok(Self::of_system(System::new(ask)));
         }
         let servers = servers.iter().map(|server| {
             let at = |mut connection: ConnectionConfig| {
@@ -129,7 +129,6 @@ impl Names {
         }))
     }
 
-    #[cfg(test)]
     pub(super) fn of_system(system: System) -> Self {
         Self::of(Source::System(Arc::new(system)))
     }

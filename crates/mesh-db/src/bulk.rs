@@ -1,6 +1,6 @@
 //! Statements with many rows as parameters: the statement reads them from a common table expression named `bulk`.
 
-use std::ops::Range;
+use std::ops::{Deref, Range};
 use std::sync::Arc;
 
 use sqlx::postgres::PgConnection;
@@ -22,6 +22,60 @@ const COPY_CHUNK: usize = 64 * 1024;
 
 /// Rows as named columns.
 pub type BulkRows<'a> = [(&'static str, Column<'a>)];
+
+/// [`BulkRows`] of a slice, column by column.
+pub struct Bulk<'a, T> {
+    rows: &'a [T],
+    columns: Vec<(&'static str, Column<'a>)>,
+}
+
+impl<'a, T> Bulk<'a, T> {
+    /// Rows without columns.
+    pub const fn of(rows: &'a [T]) -> Self {
+        Self {
+            rows,
+            columns: Vec::new(),
+        }
+    }
+
+    fn column(mut self, name: &'static str, column: Column<'a>) -> Self {
+        self.columns.push((name, column));
+        self
+    }
+
+    /// Adds a column of texts or NULL.
+    #[must_use]
+    pub fn texts<V: Into<Option<&'a str>>>(
+        self,
+        name: &'static str,
+        of: impl Fn(&'a T) -> V,
+    ) -> Self {
+        let texts = self.rows.iter().map(|row| of(row).into()).collect();
+        self.column(name, Column::Texts(texts))
+    }
+
+    /// Adds a column of numbers or NULL.
+    #[must_use]
+    pub fn ints<V: Into<Option<i64>>>(self, name: &'static str, of: impl Fn(&'a T) -> V) -> Self {
+        let ints = self.rows.iter().map(|row| of(row).into()).collect();
+        self.column(name, Column::Ints(ints))
+    }
+
+    /// Adds a column of bytes or NULL.
+    #[must_use]
+    pub fn blobs(self, name: &'static str, of: impl Fn(&'a T) -> Option<&'a [u8]>) -> Self {
+        let blobs = self.rows.iter().map(of).collect();
+        self.column(name, Column::Blobs(blobs))
+    }
+}
+
+impl<'a, T> Deref for Bulk<'a, T> {
+    type Target = BulkRows<'a>;
+
+    fn deref(&self) -> &BulkRows<'a> {
+        &self.columns
+    }
+}
 
 impl Conn<'_> {
     /// Executes a statement that reads `bulk` and returns the number of affected rows. Call it in a transaction: SQLite may need several

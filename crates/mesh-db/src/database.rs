@@ -1,5 +1,6 @@
 //! A service's database: its tables, a pool for writing and one for reading.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use sqlx::migrate::Migrator;
@@ -56,6 +57,8 @@ pub struct Database {
     pub writer: Pool,
     /// Connections for reading.
     pub readers: Pool,
+    /// Id of this process, for rows that it claims. Empty for SQLite, where what an earlier process claimed is this one's.
+    pub instance: Arc<str>,
     tables: &'static Tables,
     location: Location,
 }
@@ -101,9 +104,14 @@ impl Database {
         writer: Pool,
         readers: Pool,
     ) -> Self {
+        let instance = match &writer {
+            Pool::Sqlite(_) => String::new(),
+            Pool::Postgres(_) => uuid::Uuid::new_v4().to_string(),
+        };
         Self {
             writer,
             readers,
+            instance: instance.into(),
             tables,
             location: location.clone(),
         }

@@ -24,6 +24,7 @@ pub mod postgres;
 pub mod sql;
 pub mod sqlite;
 
+pub use bulk::Bulk;
 pub use config::DatabaseConfig;
 pub use database::{Database, Limits, Tables};
 pub use error::{Error, is_timeout, is_unavailable};

@@ -121,6 +121,37 @@ impl Sql {
         Self::default().push(text)
     }
 
+    /// A statement from its whole text, see [`crate::sql!`].
+    pub fn of(text: &'static str, values: impl IntoIterator<Item = Value>) -> Self {
+        Self::default().and(text, values)
+    }
+
+    /// Appends text with values, see [`crate::sql!`].
+    #[must_use]
+    pub fn and(mut self, text: &'static str, values: impl IntoIterator<Item = Value>) -> Self {
+        let mut values = values.into_iter();
+        let mut rest = text;
+        while let Some(at) = rest.find(['?', '{']) {
+            let (before, mark) = rest.split_at(at);
+            if let Some(after) = mark.strip_prefix('?') {
+                let value = values.next().expect("there is a value for each `?`");
+                let list = matches!(value, Value::Ints(_) | Value::Texts(_));
+                self = match before.strip_suffix(" IN ").filter(|_| list) {
+                    Some(column) => self.push(column).any_of(value),
+                    None => self.push(before).bind(value),
+                };
+                rest = after;
+            } else {
+                let (part, after) = mark[1..].split_once('}').expect("each `{` is closed");
+                let (sqlite, postgres) = part.split_once('|').expect("two dialects in `{|}`");
+                self = self.push(before).either(sqlite, postgres);
+                rest = after;
+            }
+        }
+        debug_assert!(values.next().is_none(), "more values than `?`: {text}");
+        self.push(rest)
+    }
+
     /// Appends text. Never pass untrusted input here; use [`Self::bind`].
     #[must_use]
     pub fn push(mut self, text: impl Into<Cow<'static, str>>) -> Self {
@@ -203,6 +234,15 @@ impl Sql {
         }
         (text, values)
     }
+}
+
+/// A statement from its whole text. `?` stands for the next value, `IN ?` for a membership test if the value is a list, and `{a|b}` for `a` in
+/// SQLite and `b` in PostgreSQL.
+#[macro_export]
+macro_rules! sql {
+    ($text:expr $(, $value:expr)* $(,)?) => {
+        $crate::sql::Sql::of($text, [$($crate::sql::Value::from($value)),*])
+    };
 }
 
 /// A column of bulk rows.
@@ -373,6 +413,13 @@ mod tests {
             .push(" AND id")
             .any_of(vec!["a".to_owned()])
             .either("", " FOR UPDATE");
+        let whole = Sql::new("SELECT ").bytes("id").and(
+            " FROM entries WHERE seq > ? AND id IN ?{| FOR UPDATE}",
+            [7_i64.into(), vec!["a".to_owned()].into()],
+        );
+        for dialect in [Dialect::Sqlite, Dialect::Postgres] {
+            assert_eq!(sql.render(dialect).0, whole.render(dialect).0);
+        }
         let (sqlite, values) = sql.render(Dialect::Sqlite);
         assert_eq!(
             sqlite,
@@ -384,5 +431,16 @@ mod tests {
             postgres,
             "SELECT convert_to(id, 'UTF8') AS id FROM entries WHERE seq > $1 AND id = ANY($2) FOR UPDATE"
         );
+    }
+
+    #[test]
+    fn a_list_is_one_value_where_no_membership_is_tested() {
+        let sql = crate::sql!(
+            "SELECT value FROM {json_each(|UNNEST(}?)",
+            vec!["a".to_owned()]
+        );
+        let (text, values) = sql.render(Dialect::Postgres);
+        assert_eq!(text, "SELECT value FROM UNNEST($1)");
+        assert_eq!(values.len(), 1);
     }
 }

@@ -28,21 +28,57 @@ use utoipa::ToSchema;
 
 use crate::config::Fault;
 use crate::error::Error;
-use crate::store::Delivery;
+use crate::store::redeliveries::RedeliveryJob;
+use crate::store::{Attempt, Delivery};
 
 pub use manage::Webhooks;
 pub use test_limiter::TestLimiter;
 pub use view::{Circuit, Webhook};
 
-/// A page of an endpoint's deliveries.
-#[derive(Debug)]
-pub struct DeliveryPage {
-    /// Owner of the endpoint.
-    pub owner: String,
+/// A list of webhooks.
+#[derive(Serialize, ToSchema)]
+struct WebhookList {
+    /// The webhooks, ordered by full name.
+    webhooks: Vec<Webhook>,
+}
+
+/// A page of deliveries.
+#[derive(Serialize, ToSchema)]
+struct DeliveryList {
+    /// Owner of the webhook.
+    #[serde(skip)]
+    owner: String,
     /// The deliveries, newest first.
-    pub deliveries: Vec<Delivery>,
-    /// Start of the next page. `None` on the last one.
-    pub next_cursor: Option<String>,
+    deliveries: Vec<Delivery>,
+    /// `cursor` of the next page, to be sent with the same filters. Absent on the last page.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_cursor: Option<String>,
+}
+
+/// A delivery with its event and attempts.
+#[derive(Serialize, ToSchema)]
+#[schema(as = WebhookDeliveryInFull)]
+struct DeliveryWithAttempts {
+    /// Owner of the webhook.
+    #[serde(skip)]
+    owner: String,
+    #[serde(flatten)]
+    delivery: Delivery,
+    /// The last 50 attempts, oldest first.
+    tried: Vec<Attempt>,
+    /// The event as CloudEvents JSON, while the delivery is `waiting` or `dead`; otherwise null.
+    #[schema(value_type = Option<Object>)]
+    event: Option<Value>,
+}
+
+/// A list of redelivery jobs.
+#[derive(Serialize, ToSchema)]
+struct RedeliveryList {
+    /// Owner of the webhook.
+    #[serde(skip)]
+    owner: String,
+    /// The newest 100 jobs, newest first.
+    redeliveries: Vec<RedeliveryJob>,
 }
 
 /// Which deliveries are listed.
@@ -200,11 +236,12 @@ pub enum ApiError {
 
 impl ApiError {
     fn invalid(key: &'static str, problem: impl Into<String>) -> Self {
-        Self::Invalid(vec![Fault {
-            endpoint: String::new(),
-            key,
-            problem: problem.into(),
-        }])
+        Self::Invalid(vec![Fault::new(key, problem)])
+    }
+
+    /// The refusal for an error about a key.
+    fn of<E: ToString>(key: &'static str) -> impl FnOnce(E) -> Self {
+        move |error| Self::invalid(key, error.to_string())
     }
 }
 
@@ -219,11 +256,58 @@ fn faults(faults: &[Fault]) -> String {
     sent.join("; ")
 }
 
-/// The owners whose data a response contains, for the audit: endpoints reveal who is notified of what.
-fn shown<'a>(caller: &Caller, owners: impl IntoIterator<Item = &'a str>) -> AuditedRead {
-    let mut shown = AuditedRead::to(caller);
-    owners.into_iter().for_each(|owner| shown.row(owner));
-    shown
+/// A response, by the owners of its rows. One without personal data has none.
+trait Owned {
+    fn owners(&self) -> Vec<&str> {
+        Vec::new()
+    }
+
+    /// The record of the data of others that it shows this caller.
+    fn read_by(&self, caller: &Caller) -> AuditedRead {
+        let mut read = AuditedRead::to(caller);
+        self.owners().into_iter().for_each(|owner| read.row(owner));
+        read
+    }
+}
+
+impl Owned for TestResult {}
+impl Owned for Preview {}
+impl Owned for RedeliveryJob {}
+
+impl Owned for Webhook {
+    fn owners(&self) -> Vec<&str> {
+        vec![&self.owner]
+    }
+}
+
+impl Owned for WebhookWithSecret {
+    fn owners(&self) -> Vec<&str> {
+        self.webhook.owners()
+    }
+}
+
+impl Owned for WebhookList {
+    fn owners(&self) -> Vec<&str> {
+        self.webhooks.iter().flat_map(Owned::owners).collect()
+    }
+}
+
+impl Owned for DeliveryList {
+    fn owners(&self) -> Vec<&str> {
+        vec![&self.owner; self.deliveries.len()]
+    }
+}
+
+impl Owned for DeliveryWithAttempts {
+    fn owners(&self) -> Vec<&str> {
+        vec![&self.owner]
+    }
+}
+
+impl Owned for RedeliveryList {
+    fn owners(&self) -> Vec<&str> {
+        vec![&self.owner; self.redeliveries.len()]
+    }
 }
 
 /// REST and gRPC routes of an API.

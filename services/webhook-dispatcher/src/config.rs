@@ -12,14 +12,14 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ipnet::IpNet;
-use mesh_db::Location;
+use mesh_db::{DatabaseConfig, Location};
 use mesh_events::catalogue::{SLURM_EVENTS, STREAMS};
 use secrecy::SecretString;
-use secret_file::LoginUrl;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::address::parse_subnet;
+use crate::stream::SERVICE as NAME;
 
 use check::Check;
 pub use endpoint::Endpoint;
@@ -90,7 +90,7 @@ pub struct Config {
     /// File with that key. Empty: `webhook-dispatcher.key` in the data directory.
     pub secrets_key_file: PathBuf,
     /// The database.
-    pub db: Database,
+    pub db: DatabaseConfig,
     /// The endpoints of `mesh.toml`.
     #[serde(serialize_with = "written::shown")]
     pub endpoints: Vec<EndpointConfig>,
@@ -136,14 +136,6 @@ impl Default for CircuitBreakerConfig {
     }
 }
 
-/// `[webhook-dispatcher.db]`
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Database {
-    /// `sqlite:<path>` or `postgres://…`. Empty: `webhook-dispatcher.db` in the data directory.
-    pub url: LoginUrl,
-}
-
 impl Default for Config {
     fn default() -> Self {
         let hours = |hours: u64| Duration::from_secs(hours * 60 * 60);
@@ -169,7 +161,7 @@ impl Default for Config {
             max_in_flight: 2_000,
             secrets_key: None,
             secrets_key_file: PathBuf::new(),
-            db: Database::default(),
+            db: DatabaseConfig::default(),
             endpoints: Vec::new(),
         }
     }
@@ -184,6 +176,40 @@ pub struct Fault {
     pub key: &'static str,
     /// The problem and the remedy.
     pub problem: String,
+}
+
+impl Fault {
+    /// A fault of a key of the section, or of an endpoint that is named later.
+    pub fn new(key: &'static str, problem: impl Into<String>) -> Self {
+        Self {
+            endpoint: String::new(),
+            key,
+            problem: problem.into(),
+        }
+    }
+
+    /// The fault of an error about a key.
+    fn of<E: ToString>(key: &'static str) -> impl FnOnce(E) -> Self {
+        move |error| Self::new(key, error.to_string())
+    }
+}
+
+/// The text of a key, or that of the file which another key names, trimmed.
+fn text_or_file(
+    [key, file_key]: [&'static str; 2],
+    text: Option<&str>,
+    file: Option<&Path>,
+    read: &impl Fn(&Path) -> std::io::Result<String>,
+) -> Result<Option<SecretString>, Fault> {
+    let Some(path) = file else {
+        return Ok(text.map(SecretString::from));
+    };
+    if text.is_some() {
+        let problem = format!("given twice: {key} or {file_key}, not both");
+        return Err(Fault::new(key, problem));
+    }
+    let unread = |error| Fault::new(file_key, format!("read {}: {error}", path.display()));
+    Ok(Some(read(path).map_err(unread)?.trim().into()))
 }
 
 impl fmt::Display for Fault {
@@ -210,17 +236,12 @@ impl Config {
         read: impl Fn(&Path) -> std::io::Result<String>,
     ) -> Result<Vec<Endpoint>, Vec<Fault>> {
         let mut faults = Vec::new();
-        let own = |key, problem: &str| Fault {
-            endpoint: String::new(),
-            key,
-            problem: problem.to_owned(),
-        };
         let allowed: Vec<IpNet> = self
             .allow_subnets
             .iter()
             .filter_map(|text| {
                 parse_subnet(text)
-                    .map_err(|error| faults.push(own("allow_subnets", &error.to_string())))
+                    .map_err(|error| faults.push(Fault::new("allow_subnets", error.to_string())))
                     .ok()
             })
             .collect();
@@ -229,21 +250,21 @@ impl Config {
             let problem = format!(
                 "at least {stream_retention}, the retention of SLURM_EVENTS: otherwise events could be sent twice"
             );
-            faults.push(own("retention", &problem));
+            faults.push(Fault::new("retention", problem));
         }
         if self.cost_join_timeout > Duration::from_secs(60) {
-            faults.push(own("cost_join_timeout", "at most 60s"));
+            faults.push(Fault::new("cost_join_timeout", "at most 60s"));
         }
         if !(1..=100_000).contains(&self.max_in_flight) {
-            faults.push(own("max_in_flight", "from 1 to 100000"));
+            faults.push(Fault::new("max_in_flight", "from 1 to 100000"));
         }
         if self.auto_disable_after > self.retention {
-            faults.push(own(
+            faults.push(Fault::new(
                 "auto_disable_after",
                 "at most `retention`, and 0s for never: what is older is removed",
             ));
         }
-        faults.extend(self.db.location(Path::new("")).err());
+        faults.extend(self.location(Path::new("")).err());
         let mut names = BTreeSet::new();
         let mut endpoints = Vec::new();
         for (index, written) in self.endpoints.iter().enumerate() {
@@ -278,21 +299,16 @@ impl Config {
     /// # Errors
     /// All faults, including keys that only the operator may set.
     pub fn endpoint(&self, spec: &Value) -> Result<Endpoint, Vec<Fault>> {
-        let fault = |key, problem: String| Fault {
-            endpoint: String::new(),
-            key,
-            problem,
-        };
         let faults: Vec<Fault> = OPERATORS
             .iter()
             .filter(|key| spec.get(**key).is_some())
-            .map(|key| fault(key, "can only be set in mesh.toml".to_owned()))
+            .map(|key| Fault::new(key, "can only be set in mesh.toml"))
             .collect();
         if !faults.is_empty() {
             return Err(faults);
         }
         let written: EndpointConfig = serde_path_to_error::deserialize(spec)
-            .map_err(|error| vec![fault("", unread(&error))])?;
+            .map_err(|error| vec![Fault::new("", unread(&error))])?;
         let allowed = self
             .allow_subnets
             .iter()
@@ -324,20 +340,15 @@ fn unread(error: &serde_path_to_error::Error<serde_json::Error>) -> String {
     }
 }
 
-impl Database {
-    /// Location of the tables.
+impl Config {
+    /// Location of the database.
     ///
     /// # Errors
-    /// If the address is invalid.
+    /// If the URL is none.
     pub fn location(&self, data_dir: &Path) -> Result<Location, Fault> {
-        if self.url.is_empty() {
-            return Ok(Location::Sqlite(data_dir.join("webhook-dispatcher.db")));
-        }
-        Location::parse(&self.url, data_dir).map_err(|problem| Fault {
-            endpoint: String::new(),
-            key: "db.url",
-            problem,
-        })
+        let key = format!("{NAME}.db.url: ");
+        let location = self.db.location(NAME, data_dir);
+        location.map_err(|fault| Fault::new("db.url", fault.replacen(&key, "", 1)))
     }
 }
 

@@ -5,9 +5,9 @@ use std::path::PathBuf;
 /// Errors of the dispatcher itself.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The database cannot be opened or migrated.
+    /// The database cannot be used, or refuses a statement.
     #[error(transparent)]
-    Setup(#[from] mesh_db::Error),
+    Database(#[from] mesh_db::Error),
     /// Another dispatcher uses the SQLite file.
     #[error("open database {path}: another process uses it; several dispatchers need PostgreSQL (webhook-dispatcher.db.url)", path = .0.display())]
     InUse(PathBuf),
@@ -52,15 +52,6 @@ pub enum Error {
     /// The circuit of the endpoint is open, its receiver asked for a pause, or its worker stops.
     #[error("deliver to {0:?}: nothing may be sent now")]
     NotAdmitted(String),
-    /// A database read or write failed. The event is handled again.
-    #[error("{action}")]
-    Database {
-        /// The operation.
-        action: &'static str,
-        /// Cause.
-        #[source]
-        source: sqlx::Error,
-    },
     /// The database writer has ended because the service is shutting down.
     #[error("write delivery: the writer has stopped")]
     WriterStopped,
@@ -90,14 +81,10 @@ pub enum Error {
 impl Error {
     /// True if the database may recover without intervention.
     pub fn is_unavailable(&self) -> bool {
-        match self {
-            Self::Setup(error) => error.is_unavailable(),
-            Self::Database { source, .. } => mesh_db::is_unavailable(source),
-            _ => false,
-        }
+        matches!(self, Self::Database(error) if error.is_unavailable())
     }
 
     pub(crate) fn database(action: &'static str) -> impl FnOnce(sqlx::Error) -> Self {
-        move |source| Self::Database { action, source }
+        move |source| mesh_db::Error::statement(action)(source).into()
     }
 }

@@ -33,6 +33,7 @@ pub mod reader;
 mod repeat;
 pub mod store;
 pub mod stream;
+mod words;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, RwLock};
@@ -145,11 +146,16 @@ impl Service for WebhookDispatcherService {
             turns: TestLimiter::default(),
             making: Mutex::default(),
         }));
-        let dispatcher = Dispatcher {
-            shared,
+        let reloader = EndpointReloader {
+            context: context.clone(),
             named,
+            store: shared.store.clone(),
             registry,
             worker_pool,
+        };
+        let dispatcher = Dispatcher {
+            shared,
+            reloader,
             retention,
         };
         // Registered before `run` starts, so that readiness is false until then.
@@ -211,7 +217,7 @@ fn configuration(context: &Context) -> Result<Configuration, BoxError> {
     let named = NamedFiles::default();
     let endpoints = config.validate(|path| named.read(context, path));
     let network = config.network(read, read_secret);
-    let location = config.db.location(&context.mesh.data_dir);
+    let location = config.location(&context.mesh.data_dir);
     match (endpoints, network, location) {
         (Ok(endpoints), Ok(network), Ok(location)) => Ok(Configuration {
             config,
@@ -255,17 +261,12 @@ async fn prepare(store: &Store, registry: &Registry) -> Result<(), Error> {
     let files = files
         .iter()
         .map(|endpoint| (endpoint.name.as_str(), endpoint.public.as_str()));
-    match store.note_files(files, clock::now()).await? {
-        Some(taken) => Err(Error::NameTaken(taken)),
-        None => Ok(()),
-    }
+    store.note_files(files, clock::now()).await
 }
 
 struct Dispatcher {
     shared: Arc<WorkerContext>,
-    named: FileStamps,
-    registry: Arc<Registry>,
-    worker_pool: Arc<WorkerPool>,
+    reloader: EndpointReloader,
     retention: Duration,
 }
 
@@ -279,7 +280,7 @@ impl Dispatcher {
     ) -> Result<(), BoxError> {
         let shutdown = context.shutdown.clone();
         context.watch_nats(WebhookDispatcherService::NAME, &self.shared.bus);
-        let prepared = || prepare(&self.shared.store, &self.registry);
+        let prepared = || prepare(&self.shared.store, &self.reloader.registry);
         if !database.finish(prepared, &shutdown).await? {
             return Ok(());
         }
@@ -290,27 +291,21 @@ impl Dispatcher {
             finished.clone(),
         ));
         let mut tasks = JoinSet::new();
-        let (worker_pool, stop) = (Arc::clone(&self.worker_pool), shutdown.clone());
+        let worker_pool = Arc::clone(&self.reloader.worker_pool);
+        let (pool, stop) = (Arc::clone(&worker_pool), shutdown.clone());
         // The remaining time is for releasing leases and publishing the last outcomes.
         let patience = context.mesh.work_deadline().mul_f64(0.8);
-        tasks.spawn(async move { worker_pool.run(leases, stop, patience).await });
+        tasks.spawn(async move { pool.run(leases, stop, patience).await });
         tasks.spawn(watch_database(
             Arc::clone(&self.shared),
-            Arc::clone(&self.worker_pool),
+            Arc::clone(&worker_pool),
             database.condition,
             shutdown.clone(),
         ));
-        let reloader = EndpointReloader {
-            context: context.clone(),
-            named: self.named,
-            store: self.shared.store.clone(),
-            registry: Arc::clone(&self.registry),
-            worker_pool: Arc::clone(&self.worker_pool),
-        };
-        tasks.spawn(reloader.run());
+        tasks.spawn(self.reloader.run());
         tasks.spawn(replay_listener::listen(
             Arc::clone(&self.shared),
-            Arc::clone(&self.worker_pool),
+            worker_pool,
             shutdown.clone(),
         ));
         let (shared, stop) = (Arc::clone(&self.shared), shutdown.clone());

@@ -14,8 +14,6 @@ pub mod endpoints;
 mod lookup;
 pub mod outbox;
 pub mod ownership;
-#[cfg(test)]
-mod plans;
 pub mod redeliveries;
 pub mod replicas;
 pub mod restored;
@@ -28,24 +26,24 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use chrono::{DateTime, Utc};
-use mesh_db::Location;
 use mesh_db::sql::{Row, Sql};
+use mesh_db::{Database, Location, sql};
 use tokio::sync::watch;
-use tokio_util::sync::CancellationToken;
 
 use crate::error::Error;
-use database::Database;
+use database::{FileLock, LIMITS, TABLES};
 pub use delivery::{Attempt, Delivery, State};
 use delivery::{COLUMNS, beyond, read, read_attempt, time};
 use delivery_position::DeliveryPosition;
 use lookup::Lookup;
 use redeliveries::DeliverySelection;
-use writer::{Command, Writer};
+use writer::Writer;
 
 /// The database. Cheap to clone.
 #[derive(Clone)]
 pub struct Store {
     database: Database,
+    lock: FileLock,
     writer: Writer,
     lookup: Lookup,
     /// Number of writes to the tables of endpoints, leases and jobs by this process.
@@ -68,11 +66,13 @@ impl Store {
     /// # Errors
     /// If its file cannot be created, or another process uses it.
     pub fn connect(location: &Location) -> Result<Self, Error> {
-        let database = Database::connect(location)?;
-        let writer = Writer::start(database.inner.writer.clone());
-        let lookup = Lookup::start(database.inner.readers.clone());
+        let database = Database::connect(&TABLES, location, LIMITS)?;
+        let lock = FileLock::take(location)?;
+        let writer = Writer::start(database.clone());
+        let lookup = Lookup::start(database.readers.clone());
         Ok(Self {
             database,
+            lock,
             writer,
             lookup,
             changes: Arc::default(),
@@ -84,12 +84,12 @@ impl Store {
     /// # Errors
     /// If the migration fails.
     pub async fn prepare(&self) -> Result<(), Error> {
-        Ok(self.database.inner.prepare().await?)
+        Ok(self.database.prepare().await?)
     }
 
     /// True if other processes may use the same tables.
     pub const fn is_shared(&self) -> bool {
-        self.database.inner.is_shared()
+        self.database.is_shared()
     }
 
     /// A number that is the same as long as endpoints, leases and jobs are, as far as this process changes them.
@@ -128,121 +128,6 @@ impl Store {
         known.map_err(Error::database("look up delivery"))
     }
 
-    /// Stores the current state of a delivery. Returns once it is on disk.
-    ///
-    /// # Errors
-    /// If the database write fails, or another dispatcher holds the lease.
-    pub async fn save(&self, epoch: i64, delivery: Delivery) -> Result<(), Error> {
-        let command = Command::Save(Box::new(delivery));
-        self.writer.write(Some(epoch), command).await.map(drop)
-    }
-
-    /// Stores an expired delivery and counts it for the endpoint's summary of missed events.
-    ///
-    /// # Errors
-    /// If the database write fails, or another dispatcher holds the lease.
-    pub async fn save_missed(&self, epoch: i64, delivery: Delivery) -> Result<(), Error> {
-        let command = Command::SaveMissed(Box::new(delivery));
-        self.writer.write(Some(epoch), command).await.map(drop)
-    }
-
-    /// Adds a cost to the delivery that waits for it. Returns true if there was one.
-    ///
-    /// # Errors
-    /// If the database write fails, or another dispatcher holds the lease.
-    pub async fn join_cost(
-        &self,
-        epoch: i64,
-        endpoint: &str,
-        pair: String,
-        cost: Vec<u8>,
-        now: DateTime<Utc>,
-    ) -> Result<bool, Error> {
-        let command = Command::JoinCost {
-            endpoint: endpoint.to_owned(),
-            pair,
-            cost,
-            now,
-        };
-        self.writer
-            .write(Some(epoch), command)
-            .await
-            .map(|rows| rows > 0)
-    }
-
-    /// Expires deliveries that wait under these keys and are no longer needed. Returns their number.
-    ///
-    /// # Errors
-    /// If the database write fails, or another dispatcher holds the lease.
-    pub async fn drop_waiting(
-        &self,
-        epoch: i64,
-        endpoint: &str,
-        pairs: Vec<String>,
-        reason: &'static str,
-        now: DateTime<Utc>,
-    ) -> Result<u64, Error> {
-        let command = Command::DropWaiting {
-            endpoint: endpoint.to_owned(),
-            pairs,
-            reason,
-            now,
-        };
-        self.writer.write(Some(epoch), command).await
-    }
-
-    /// Queues a summary of missed events and resets the count.
-    ///
-    /// # Errors
-    /// If the database write fails, or another dispatcher holds the lease.
-    pub async fn report_missed(&self, epoch: i64, report: Delivery) -> Result<(), Error> {
-        let command = Command::ReportMissed(Box::new(report));
-        self.writer.write(Some(epoch), command).await.map(drop)
-    }
-
-    /// Ends the waiting deliveries of a removed endpoint, in batches, until none is left or it is stopped. Returns
-    /// their number.
-    ///
-    /// # Errors
-    /// If the database write fails, or another dispatcher holds the lease.
-    pub async fn end(
-        &self,
-        epoch: i64,
-        endpoint: &str,
-        now: DateTime<Utc>,
-        stop: &CancellationToken,
-    ) -> Result<u64, Error> {
-        let mut ended = 0;
-        while !stop.is_cancelled() {
-            let command = Command::End {
-                endpoint: endpoint.to_owned(),
-                now,
-            };
-            match self.writer.write(Some(epoch), command).await? {
-                0 => break,
-                some => ended += some,
-            }
-        }
-        Ok(ended)
-    }
-
-    /// Makes waiting deliveries due that were scheduled by a clock ahead of this one. Returns their number.
-    ///
-    /// # Errors
-    /// If the database write fails, or another dispatcher holds the lease.
-    pub async fn replan(
-        &self,
-        epoch: i64,
-        endpoint: &str,
-        now: DateTime<Utc>,
-    ) -> Result<u64, Error> {
-        let command = Command::Replan {
-            endpoint: endpoint.to_owned(),
-            now,
-        };
-        self.writer.write(Some(epoch), command).await
-    }
-
     /// Ids of due deliveries, longest waiting first.
     ///
     /// # Errors
@@ -254,12 +139,12 @@ impl Store {
         max: usize,
     ) -> Result<Vec<String>, Error> {
         let action = "read due deliveries";
-        let sql = Sql::new("SELECT event_id FROM deliveries WHERE endpoint = ")
-            .bind(endpoint)
-            .push(" AND state = 'waiting' AND next_at <= ")
-            .bind(now.timestamp_millis())
-            .push(" ORDER BY next_at, stream_sequence LIMIT ")
-            .bind(i64::try_from(max).unwrap_or(i64::MAX));
+        let sql = sql!(
+            "SELECT event_id FROM deliveries WHERE endpoint = ? AND state = 'waiting' AND next_at <= ? ORDER BY next_at, stream_sequence LIMIT ?",
+            endpoint,
+            now.timestamp_millis(),
+            i64::try_from(max).unwrap_or(i64::MAX),
+        );
         self.query(action, &sql, |row| row.get("event_id")).await
     }
 
@@ -273,17 +158,13 @@ impl Store {
         now: DateTime<Utc>,
     ) -> Result<Option<DateTime<Utc>>, Error> {
         let action = "read due deliveries";
-        let sql = Sql::new("SELECT MIN(next_at) AS next FROM deliveries WHERE endpoint = ")
-            .bind(endpoint)
-            .push(" AND state = 'waiting' AND next_at > ")
-            .bind(now.timestamp_millis());
-        let next = match self.first(action, &sql).await? {
-            Some(row) => row
-                .get::<Option<i64>>("next")
-                .map_err(Error::database(action))?,
-            None => None,
-        };
-        Ok(next.and_then(DateTime::from_timestamp_millis))
+        let sql = sql!(
+            "SELECT MIN(next_at) AS next FROM deliveries WHERE endpoint = ? AND state = 'waiting' AND next_at > ?",
+            endpoint,
+            now.timestamp_millis(),
+        );
+        let next = self.first(action, &sql, |row| row.get::<Option<i64>>("next"));
+        Ok(next.await?.flatten().map(time))
     }
 
     /// The endpoints that have waiting deliveries, digests, or missed events that were not reported.
@@ -291,9 +172,9 @@ impl Store {
     /// # Errors
     /// If the database read fails.
     pub async fn with_waiting(&self) -> Result<BTreeSet<String>, Error> {
-        let sql = Sql::new("SELECT endpoint FROM deliveries WHERE state = 'waiting'")
-            .push(" UNION SELECT endpoint FROM missed")
-            .push(" UNION SELECT endpoint FROM kept WHERE key LIKE 'digest/%'");
+        let sql = sql!(
+            "SELECT endpoint FROM deliveries WHERE state = 'waiting' UNION SELECT endpoint FROM missed UNION SELECT endpoint FROM kept WHERE key LIKE 'digest/%'"
+        );
         self.query("read waiting deliveries", &sql, |row| row.get("endpoint"))
             .await
     }
@@ -304,30 +185,12 @@ impl Store {
     /// If the database read fails.
     pub async fn missed(&self, endpoint: &str) -> Result<Option<(String, DateTime<Utc>)>, Error> {
         let action = "read missed events";
-        let sql = Sql::new("SELECT first_id, last_at FROM missed WHERE endpoint = ").bind(endpoint);
-        let row = self.first(action, &sql).await?;
-        row.map(|row| Ok((row.get("first_id")?, time(row.get("last_at")?))))
-            .transpose()
-            .map_err(Error::database(action))
-    }
-
-    /// Updates provider state of an endpoint. `None` removes a key.
-    ///
-    /// # Errors
-    /// If the database write fails, or another dispatcher holds the lease.
-    pub async fn keep(
-        &self,
-        epoch: i64,
-        endpoint: &str,
-        keep: Vec<(String, Option<String>)>,
-        now: DateTime<Utc>,
-    ) -> Result<(), Error> {
-        let command = Command::Keep {
-            endpoint: endpoint.to_owned(),
-            keep,
-            now,
-        };
-        self.writer.write(Some(epoch), command).await.map(drop)
+        let sql = sql!(
+            "SELECT first_id, last_at FROM missed WHERE endpoint = ?",
+            endpoint
+        );
+        let read = |row: &Row| Ok((row.get("first_id")?, time(row.get("last_at")?)));
+        self.first(action, &sql, read).await
     }
 
     /// Stored state of an endpoint under keys that begin with this prefix and a slash.
@@ -340,10 +203,11 @@ impl Store {
         word: &str,
     ) -> Result<BTreeMap<String, String>, Error> {
         let action = "read provider state";
-        let sql = Sql::new("SELECT key, value FROM kept WHERE endpoint = ")
-            .bind(endpoint)
-            .push(" AND key LIKE ")
-            .bind(&format!("{word}/%"));
+        let sql = sql!(
+            "SELECT key, value FROM kept WHERE endpoint = ? AND key LIKE ?",
+            endpoint,
+            &format!("{word}/%"),
+        );
         self.query(action, &sql, |row| Ok((row.get("key")?, row.get("value")?)))
             .await
     }
@@ -361,10 +225,11 @@ impl Store {
             return Ok(BTreeMap::new());
         }
         let action = "read provider state";
-        let sql = Sql::new("SELECT key, value FROM kept WHERE endpoint = ")
-            .bind(endpoint)
-            .push(" AND key")
-            .any_of(keys);
+        let sql = sql!(
+            "SELECT key, value FROM kept WHERE endpoint = ? AND key IN ?",
+            endpoint,
+            keys
+        );
         self.query(action, &sql, |row| Ok((row.get("key")?, row.get("value")?)))
             .await
     }
@@ -375,16 +240,10 @@ impl Store {
     /// If the database read fails.
     pub async fn load(&self, endpoint: &str, event_id: &str) -> Result<Option<Delivery>, Error> {
         let action = "read delivery";
-        let sql = Sql::new("SELECT ")
-            .push(COLUMNS)
-            .push(" FROM deliveries WHERE endpoint = ")
-            .bind(endpoint)
-            .push(" AND event_id = ")
-            .bind(event_id);
-        let row = self.first(action, &sql).await?;
-        row.map(|row| read(&row))
-            .transpose()
-            .map_err(Error::database(action))
+        let of_event = " FROM deliveries WHERE endpoint = ? AND event_id = ?";
+        let sql = Sql::new("SELECT ").push(COLUMNS);
+        let sql = sql.and(of_event, [endpoint.into(), event_id.into()]);
+        self.first(action, &sql, read).await
     }
 
     /// The newest deliveries of an endpoint that match the selection, or the next page of them.
@@ -398,8 +257,11 @@ impl Store {
         after: Option<&DeliveryPosition>,
         max: u32,
     ) -> Result<Vec<Delivery>, Error> {
-        const NEWEST: &str =
-            " ORDER BY created_at DESC, stream_sequence DESC, event_id DESC LIMIT ";
+        macro_rules! newest {
+            () => {
+                " ORDER BY created_at DESC, stream_sequence DESC, event_id DESC LIMIT ?"
+            };
+        }
         // Query each state separately, so that an index yields its newest rows without a sort.
         let states = wanted
             .state
@@ -410,8 +272,7 @@ impl Store {
                 .push(if n > 0 { " UNION ALL " } else { "" })
                 .push("SELECT * FROM (SELECT ")
                 .push(COLUMNS)
-                .push(" FROM deliveries WHERE endpoint = ")
-                .bind(endpoint);
+                .and(" FROM deliveries WHERE endpoint = ?", [endpoint.into()]);
             let wanted = DeliverySelection {
                 state: Some(state),
                 ..wanted.clone()
@@ -420,10 +281,10 @@ impl Store {
             if let Some(place) = after {
                 sql = beyond(sql, "<", place);
             }
-            sql = sql.push(NEWEST).bind(max).push(") AS found");
+            sql = sql.and(concat!(newest!(), ") AS found"), [max.into()]);
         }
-        let sql = sql.push(NEWEST).bind(max);
-        self.deliveries("read deliveries", &sql).await
+        let sql = sql.and(newest!(), [max.into()]);
+        self.query("read deliveries", &sql, read).await
     }
 
     /// The stored attempts of a delivery, oldest first.
@@ -432,20 +293,14 @@ impl Store {
     /// If the database read fails.
     pub async fn attempts(&self, endpoint: &str, event_id: &str) -> Result<Vec<Attempt>, Error> {
         let action = "read attempts";
-        let sql = Sql::new(
-            "SELECT n, at, status, latency_ms, cause, error, snippet, next_at FROM attempts WHERE endpoint = ",
-        )
-        .bind(endpoint)
-        .push(" AND event_id = ")
-        .bind(event_id)
         // A delivery that succeeded on its first attempt has that attempt in its own row.
-        .push(
-            " UNION ALL SELECT 1, sent_at, status, latency_ms, '', '', snippet, NULL FROM deliveries WHERE sent_at IS NOT NULL AND endpoint = ",
-        )
-        .bind(endpoint)
-        .push(" AND event_id = ")
-        .bind(event_id)
-        .push(" ORDER BY n");
+        let sql = sql!(
+            "SELECT n, at, status, latency_ms, cause, error, snippet, next_at FROM attempts WHERE endpoint = ? AND event_id = ? UNION ALL SELECT 1, sent_at, status, latency_ms, '', '', snippet, NULL FROM deliveries WHERE sent_at IS NOT NULL AND endpoint = ? AND event_id = ? ORDER BY n",
+            endpoint,
+            event_id,
+            endpoint,
+            event_id,
+        );
         self.query(action, &sql, read_attempt).await
     }
 
@@ -453,10 +308,7 @@ impl Store {
     pub async fn close(&self) {
         self.writer.close().await;
         self.database.close().await;
-    }
-
-    async fn deliveries(&self, action: &'static str, sql: &Sql) -> Result<Vec<Delivery>, Error> {
-        self.query(action, sql, read).await
+        self.lock.release();
     }
 
     /// The rows of a query, each read by this function.
@@ -472,12 +324,20 @@ impl Store {
     }
 
     async fn rows(&self, action: &'static str, sql: &Sql) -> Result<Vec<Row>, Error> {
-        let rows = self.database.inner.readers.rows(sql).await;
-        rows.map_err(Error::database(action))
+        Ok(self.database.rows(action, sql).await?)
     }
 
-    async fn first(&self, action: &'static str, sql: &Sql) -> Result<Option<Row>, Error> {
-        let row = self.database.inner.readers.first(sql).await;
-        row.map_err(Error::database(action))
+    /// The first row of a query.
+    async fn first<T>(
+        &self,
+        action: &'static str,
+        sql: &Sql,
+        read: impl Fn(&Row) -> Result<T, sqlx::Error>,
+    ) -> Result<Option<T>, Error> {
+        let rows: Vec<T> = self.query(action, sql, read).await?;
+        Ok(rows.into_iter().next())
     }
 }
+
+#[cfg(test)]
+mod tests;

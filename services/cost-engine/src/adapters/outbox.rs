@@ -32,7 +32,7 @@ impl Store {
         const ACTION: &str = "read outbox";
         let now = Utc::now();
         let sql = Sql::new("SELECT event_id, body, traceparent FROM outbox WHERE made_by = ")
-            .bind(&*self.instance)
+            .bind(&*self.database.instance)
             .push(" OR made_at < ")
             .bind((now - TAKEOVER_DELAY).timestamp_millis())
             // Created while the clock was ahead, so its true age is unknown.

@@ -29,7 +29,7 @@ impl Store {
         let begun = self.database.begin().await;
         Ok(Transaction {
             inner: begun.map_err(Error::database("begin transaction"))?,
-            instance: Arc::clone(&self.instance),
+            instance: Arc::clone(&self.database.instance),
         })
     }
 }

@@ -1,6 +1,5 @@
 //! The cost engine's tables: a SQLite file for one process, or a PostgreSQL database for several.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use mesh_db::{Database, Limits, Location, Tables};
@@ -27,8 +26,6 @@ static TABLES: Tables = Tables {
 pub struct Store {
     /// Their database.
     pub database: Database,
-    /// Id of this process in the outbox. Empty for SQLite, where events left by an earlier process belong to this one.
-    pub(super) instance: Arc<str>,
 }
 
 impl Store {
@@ -38,14 +35,7 @@ impl Store {
     /// If its file cannot be created.
     pub fn connect(location: &Location) -> Result<Self, Error> {
         let database = Database::connect(&TABLES, location, LIMITS)?;
-        let instance = match database.is_shared() {
-            true => uuid::Uuid::new_v4().to_string(),
-            false => String::new(),
-        };
-        Ok(Self {
-            database,
-            instance: instance.into(),
-        })
+        Ok(Self { database })
     }
 
     /// Opens the database and migrates its schema.

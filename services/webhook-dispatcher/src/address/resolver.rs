@@ -13,6 +13,7 @@ use hickory_resolver::net::runtime::TokioRuntimeProvider;
 use hickory_resolver::{Resolver, TokioResolver};
 use ipnet::IpNet;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
+use tokio::sync::watch;
 
 use crate::address::check;
 use crate::address::system::{System, ask};
@@ -20,96 +21,33 @@ use crate::error::Error;
 
 /// The source of addresses.
 #[derive(Clone)]
-pub struct Names {
+pub struct Names(Arc<Lookups>);
+
+struct Lookups {
     source: Source,
-    lookups: Arc<Lookups>,
+    /// Names being looked up, each once.
+    under_way: Mutex<HashMap<String, watch::Receiver<Option<Found>>>>,
 }
 
-#[derive(Clone)]
+/// The addresses, or why there are none.
+type Found = Result<Vec<IpAddr>, Unresolved>;
+
 enum Source {
     /// The system's resolver: `/etc/nsswitch.conf`, `/etc/hosts`, `/etc/resolv.conf`.
     System(Arc<System>),
     /// Only the configured DNS servers.
-    Servers(Arc<TokioResolver>),
+    Servers(Box<TokioResolver>),
 }
 
-/// All addresses of a name are forbidden.
-#[derive(Debug, thiserror::Error)]
-#[error(
-    "{name} is at an address that may not be reached ({why}); allow_private or allow_subnets would allow it"
-)]
-pub(crate) struct Forbidden {
-    name: String,
-    why: &'static str,
-}
-
-/// A name without addresses.
-#[derive(Debug, thiserror::Error)]
-#[error("look up {name}: {problem}")]
-pub(crate) struct Unresolved {
-    name: String,
-    /// DNS reports that the name does not exist. Otherwise the lookup failed.
-    pub(crate) unknown: bool,
-    problem: String,
-}
-
-impl Names {
-    /// A resolver that uses these DNS servers, or the system's resolver if there are none.
-    ///
-    /// # Errors
-    /// If the resolver cannot be created.
-    pub fn new(servers: &[SocketAddr]) -> Result<Self, Error> {
-        if servers.is_empty() {
-            return Ok(Self::of(Source::System(Arc::new(System::new(ask)))));
-        }
-        let servers = servers.iter().map(|server| {
-            let at = |mut connection: ConnectionConfig| {
-                connection.port = server.port();
-                connection
-            };
-            let connections = vec![at(ConnectionConfig::udp()), at(ConnectionConfig::tcp())];
-            NameServerConfig::new(server.ip(), true, connections)
-        });
-        let config = ResolverConfig::from_name_servers(servers.collect());
-        let mut resolver = Resolver::builder_with_config(config, TokioRuntimeProvider::default());
-        let options = resolver.options_mut();
-        options.use_hosts_file = ResolveHosts::Never;
-        options.ip_strategy = LookupIpStrategy::Ipv4AndIpv6;
-        let resolver = resolver.build().map_err(Error::Resolver)?;
-        Ok(Self::of(Source::Servers(Arc::new(resolver))))
-    }
-
-    fn of(source: Source) -> Self {
-        Self {
-            source,
-            lookups: Arc::default(),
-        }
-    }
-
-    /// Describes the resolver that has not answered a lookup of this name. `None` if no lookup is in progress.
-    pub(crate) fn unanswered(&self, name: &str) -> Option<&'static str> {
-        self.lookups
-            .is_under_way(name)
-            .then_some(match self.source {
-                Source::System(_) => "the system's resolver",
-                Source::Servers(_) => "webhook-dispatcher.dns_servers",
-            })
-    }
-
-    /// The addresses of a name, at least one.
-    async fn addresses(&self, name: &str) -> Result<Vec<IpAddr>, Unresolved> {
-        let unresolved = |unknown, problem| Unresolved {
-            name: name.to_owned(),
-            unknown,
-            problem,
-        };
-        let _lookup = self.lookups.begin(name);
-        let found: Vec<IpAddr> = match &self.source {
-            Source::System(system) => {
-                let found = system.addresses(name).await;
+impl Source {
+    async fn look_up(&self, name: &str) -> Found {
+        let unresolved = |unknown, problem| Unresolved::new(name, unknown, problem);
+        let found: Vec<IpAddr> = match self {
+            Self::System(system) => {
+                let found = system.look_up(name).await;
                 found.map_err(|problem| unresolved(is_unknown(&problem), problem))?
             }
-            Source::Servers(resolver) => {
+            Self::Servers(resolver) => {
                 let found = resolver.lookup_ip(name).await.map_err(|error| {
                     if error.is_no_records_found() {
                         unresolved(true, "DNS knows no address of it".to_owned())
@@ -125,6 +63,118 @@ impl Names {
         }
         Ok(found)
     }
+}
+
+/// All addresses of a name are forbidden.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "{name} is at an address that may not be reached ({why}); allow_private or allow_subnets would allow it"
+)]
+pub(crate) struct Forbidden {
+    name: String,
+    why: &'static str,
+}
+
+/// A name without addresses.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("look up {name}: {problem}")]
+pub(crate) struct Unresolved {
+    name: String,
+    /// DNS reports that the name does not exist. Otherwise the lookup failed.
+    pub(crate) unknown: bool,
+    problem: String,
+}
+
+impl Unresolved {
+    fn new(name: &str, unknown: bool, problem: String) -> Self {
+        let name = name.to_owned();
+        Self {
+            name,
+            unknown,
+            problem,
+        }
+    }
+}
+
+impl Names {
+    /// A resolver that uses these DNS servers, or the system's resolver if there are none.
+    ///
+    /// # Errors
+    /// If the resolver cannot be created.
+    pub fn new(servers: &[SocketAddr]) -> Result<Self, Error> {
+        if servers.is_empty() {
+            return Ok(Self::of_system(System::new(ask)));
+        }
+        let servers = servers.iter().map(|server| {
+            let at = |mut connection: ConnectionConfig| {
+                connection.port = server.port();
+                connection
+            };
+            let connections = vec![at(ConnectionConfig::udp()), at(ConnectionConfig::tcp())];
+            NameServerConfig::new(server.ip(), true, connections)
+        });
+        let config = ResolverConfig::from_name_servers(servers.collect());
+        let mut resolver = Resolver::builder_with_config(config, TokioRuntimeProvider::default());
+        let options = resolver.options_mut();
+        options.use_hosts_file = ResolveHosts::Never;
+        options.ip_strategy = LookupIpStrategy::Ipv4AndIpv6;
+        let resolver = resolver.build().map_err(Error::Resolver)?;
+        Ok(Self::of(Source::Servers(Box::new(resolver))))
+    }
+
+    fn of(source: Source) -> Self {
+        Self(Arc::new(Lookups {
+            source,
+            under_way: Mutex::default(),
+        }))
+    }
+
+    pub(super) fn of_system(system: System) -> Self {
+        Self::of(Source::System(Arc::new(system)))
+    }
+
+    /// Describes the resolver that has not answered a lookup of this name. `None` if no lookup is in progress.
+    pub(crate) fn unanswered(&self, name: &str) -> Option<&'static str> {
+        let is_under_way = self.under_way().contains_key(name);
+        is_under_way.then_some(match self.0.source {
+            Source::System(_) => "the system's resolver",
+            Source::Servers(_) => "webhook-dispatcher.dns_servers",
+        })
+    }
+
+    /// The addresses of a name, at least one. A caller that is dropped does not cancel the lookup for others.
+    pub(super) async fn addresses(&self, name: &str) -> Found {
+        let mut answer = self.answer(name);
+        let found = answer.wait_for(Option::is_some).await;
+        let found = found.ok().and_then(|found| found.clone());
+        found.unwrap_or_else(|| {
+            let ends = "nobody was asked: the dispatcher ends".to_owned();
+            Err(Unresolved::new(name, false, ends))
+        })
+    }
+
+    /// Joins a lookup in progress, or starts one.
+    fn answer(&self, name: &str) -> watch::Receiver<Option<Found>> {
+        let mut under_way = self.under_way();
+        if let Some(answer) = under_way.get(name) {
+            return answer.clone();
+        }
+        let (sender, answer) = watch::channel(None);
+        under_way.insert(name.to_owned(), answer.clone());
+        let (names, name) = (self.clone(), name.to_owned());
+        tokio::spawn(async move {
+            let found = names.0.source.look_up(&name).await;
+            // Later callers start a new lookup.
+            names.under_way().remove(&name);
+            sender.send_replace(Some(found));
+        });
+        answer
+    }
+
+    fn under_way(&self) -> MutexGuard<'_, HashMap<String, watch::Receiver<Option<Found>>>> {
+        let under_way = self.0.under_way.lock();
+        under_way.unwrap_or_else(PoisonError::into_inner)
+    }
 
     /// Checks a name that the proxy will resolve again, connecting to any of its addresses. A name unknown here is
     /// left to the proxy.
@@ -133,46 +183,6 @@ impl Names {
         match refused(name, &found, allowed).next() {
             Some(refused) => Err(refused),
             None => Ok(()),
-        }
-    }
-}
-
-/// Names being looked up, with the number of waiting requests.
-#[derive(Default)]
-struct Lookups(Mutex<HashMap<String, usize>>);
-
-impl Lookups {
-    fn begin(self: &Arc<Self>, name: &str) -> Lookup {
-        *self.waiting().entry(name.to_owned()).or_default() += 1;
-        Lookup {
-            lookups: Arc::clone(self),
-            name: name.to_owned(),
-        }
-    }
-
-    fn is_under_way(&self, name: &str) -> bool {
-        self.waiting().contains_key(name)
-    }
-
-    fn waiting(&self) -> MutexGuard<'_, HashMap<String, usize>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Registers a lookup until it is dropped.
-struct Lookup {
-    lookups: Arc<Lookups>,
-    name: String,
-}
-
-impl Drop for Lookup {
-    fn drop(&mut self) {
-        let mut waiting = self.lookups.waiting();
-        if let Some(count) = waiting.get_mut(&self.name) {
-            *count -= 1;
-            if *count == 0 {
-                waiting.remove(&self.name);
-            }
         }
     }
 }

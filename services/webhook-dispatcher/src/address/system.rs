@@ -1,12 +1,11 @@
 //! The system's resolver. A lookup blocks a thread until it returns, even if every caller has given up, and some
-//! never return. The threads are limited and shared. Therefore concurrent callers of a name share one lookup, and the
-//! number of lookups is limited.
+//! never return. The threads are limited and shared. Therefore the number of lookups is limited, and concurrent callers
+//! of a name share [one](super::resolver).
 
-use std::collections::HashMap;
 use std::net::{IpAddr, ToSocketAddrs as _};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::Semaphore;
 
 /// Maximum concurrent lookups: half of tokio's blocking threads.
 const MAX_LOOKUPS: usize = 256;
@@ -17,7 +16,6 @@ type Found = Result<Vec<IpAddr>, String>;
 /// Resolves names through a blocking function.
 pub struct System {
     ask: Box<dyn Fn(&str) -> Found + Send + Sync>,
-    under_way: Mutex<HashMap<String, watch::Receiver<Option<Found>>>>,
     slots: Semaphore,
 }
 
@@ -34,68 +32,34 @@ impl System {
     pub fn new(ask: impl Fn(&str) -> Found + Send + Sync + 'static) -> Self {
         Self {
             ask: Box::new(ask),
-            under_way: Mutex::default(),
             slots: Semaphore::new(MAX_LOOKUPS),
         }
     }
 
-    /// The addresses of a name. A caller that is dropped does not cancel the lookup for others.
-    pub(super) async fn addresses(self: &Arc<Self>, name: &str) -> Found {
-        let mut answer = self.answer(name);
-        let found = answer.wait_for(Option::is_some).await;
-        let found = found.map(|found| found.clone());
-        found
-            .ok()
-            .flatten()
-            .unwrap_or_else(|| Err("nobody was asked: the dispatcher ends".to_owned()))
-    }
-
-    /// Joins a lookup in progress, or starts one.
-    fn answer(self: &Arc<Self>, name: &str) -> watch::Receiver<Option<Found>> {
-        let mut under_way = self.under_way();
-        if let Some(answer) = under_way.get(name) {
-            return answer.clone();
-        }
-        let (sender, answer) = watch::channel(None);
-        under_way.insert(name.to_owned(), answer.clone());
-        let (system, name) = (Arc::clone(self), name.to_owned());
-        tokio::spawn(async move {
-            let found = system.look_up(&name).await;
-            // Later callers start a new lookup.
-            system.under_way().remove(&name);
-            sender.send_replace(Some(found));
-        });
-        answer
-    }
-
-    async fn look_up(self: &Arc<Self>, name: &str) -> Found {
+    /// The addresses of a name, when a thread is free for it.
+    pub(super) async fn look_up(self: &Arc<Self>, name: &str) -> Found {
         let _slot = self.slots.acquire().await.map_err(|e| e.to_string())?;
         let (system, name) = (Arc::clone(self), name.to_owned());
         let asked = tokio::task::spawn_blocking(move || (system.ask)(&name));
         asked.await.unwrap_or_else(|error| Err(error.to_string()))
-    }
-
-    fn under_way(&self) -> MutexGuard<'_, HashMap<String, watch::Receiver<Option<Found>>>> {
-        self.under_way
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
-    use std::sync::mpsc;
+    use std::sync::{Mutex, mpsc};
     use std::time::Duration;
 
     use futures_util::future::join_all;
 
     use super::*;
+    use crate::address::resolver::Names;
 
     const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
     /// A system resolver that blocks until released, with the number of its calls.
-    fn hanging() -> (Arc<System>, mpsc::Sender<()>, Arc<AtomicUsize>) {
+    fn hanging() -> (Names, mpsc::Sender<()>, Arc<AtomicUsize>) {
         let (go, gone) = mpsc::channel::<()>();
         let gone = Mutex::new(gone);
         let asked = Arc::new(AtomicUsize::new(0));
@@ -108,32 +72,32 @@ mod tests {
             }
             Ok(vec![IpAddr::from([127, 0, 0, 1])])
         });
-        (Arc::new(system), go, asked)
+        (Names::of_system(system), go, asked)
     }
 
     #[tokio::test]
     async fn a_name_that_hangs_holds_one_thread_however_often_it_is_asked_for() {
-        let (system, go, asked) = hanging();
+        let (resolver, go, asked) = hanging();
         // More callers than tokio has blocking threads. All of them give up.
         let waits =
-            (0..600).map(|_| tokio::time::timeout(RETRY_INTERVAL, system.addresses("hangs")));
+            (0..600).map(|_| tokio::time::timeout(RETRY_INTERVAL, resolver.addresses("hangs")));
         assert!(join_all(waits).await.iter().all(Result::is_err));
         assert_eq!(asked.load(Ordering::SeqCst), 1);
-        let other = tokio::time::timeout(60 * RETRY_INTERVAL, system.addresses("other"));
+        let other = tokio::time::timeout(60 * RETRY_INTERVAL, resolver.addresses("other"));
         assert_eq!(other.await.unwrap().unwrap().len(), 1, "others go on");
         go.send(()).unwrap();
-        let found = tokio::time::timeout(60 * RETRY_INTERVAL, system.addresses("hangs"));
+        let found = tokio::time::timeout(60 * RETRY_INTERVAL, resolver.addresses("hangs"));
         assert_eq!(found.await.unwrap().unwrap().len(), 1);
-        assert!(system.under_way().is_empty(), "the next asks anew");
+        assert_eq!(resolver.unanswered("hangs"), None, "the next asks anew");
     }
 
     #[tokio::test]
     async fn threads_are_left_for_others_however_many_names_hang() {
-        let (system, go, asked) = hanging();
+        let (resolver, go, asked) = hanging();
         let names: Vec<String> = (0..600).map(|n| format!("hangs-{n}")).collect();
         let waits = names
             .iter()
-            .map(|name| tokio::time::timeout(RETRY_INTERVAL, system.addresses(name)));
+            .map(|name| tokio::time::timeout(RETRY_INTERVAL, resolver.addresses(name)));
         assert!(join_all(waits).await.iter().all(Result::is_err));
         assert!(asked.load(Ordering::SeqCst) <= MAX_LOOKUPS);
         let other = tokio::task::spawn_blocking(|| 7);

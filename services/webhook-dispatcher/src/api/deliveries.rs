@@ -4,12 +4,12 @@ use std::fmt::Display;
 
 use mesh_runtime::api::Caller;
 
-use super::{ApiError, DeliveryPage, Page, Webhooks};
+use super::{ApiError, DeliveryList, DeliveryWithAttempts, Page, RedeliveryList, Webhooks};
 use crate::attempt::cause::Cause;
 use crate::clock;
+use crate::store::State;
 use crate::store::delivery_position::DeliveryPosition;
 use crate::store::redeliveries::{DeliverySelection, RedeliverRequest, RedeliveryJob};
-use crate::store::{Attempt, Delivery, State};
 
 /// Maximum running redelivery jobs per endpoint.
 const MAX_JOBS: i64 = 10;
@@ -23,11 +23,11 @@ impl Webhooks {
         caller: &Caller,
         name: &str,
         page: Page,
-    ) -> Result<DeliveryPage, ApiError> {
+    ) -> Result<DeliveryList, ApiError> {
         let stored = self.visible(caller, name).await?;
         let states = "waiting, delivered, dead, expired";
         let wanted = DeliverySelection {
-            state: known("state", states, page.state.as_deref(), State::named)?,
+            state: known("state", states, page.state.as_deref(), State::parse)?,
             kind: page.kind,
             cause: known("cause", causes(), page.cause.as_deref(), Cause::parse)?,
             since: page.since,
@@ -50,7 +50,7 @@ impl Webhooks {
         let more = deliveries.len() > max as usize;
         deliveries.truncate(max as usize);
         let last = deliveries.last().filter(|_| more);
-        Ok(DeliveryPage {
+        Ok(DeliveryList {
             owner: stored.owner,
             next_cursor: last.map(|delivery| delivery.place().cursor()),
             deliveries,
@@ -63,17 +63,18 @@ impl Webhooks {
         caller: &Caller,
         name: &str,
         event_id: &str,
-    ) -> Result<(String, Delivery, Vec<Attempt>), ApiError> {
+    ) -> Result<DeliveryWithAttempts, ApiError> {
         let stored = self.visible(caller, name).await?;
         let (store, name) = (&self.shared.store, &stored.name);
         let Some(delivery) = store.load(name, event_id).await? else {
             return Err(ApiError::NoDelivery(event_id.to_owned()));
         };
-        Ok((
-            stored.owner,
+        Ok(DeliveryWithAttempts {
+            owner: stored.owner,
+            event: delivery.cloud_event(),
+            tried: store.attempts(name, event_id).await?,
             delivery,
-            store.attempts(name, event_id).await?,
-        ))
+        })
     }
 
     /// Starts a redelivery of dead letters.
@@ -142,10 +143,14 @@ impl Webhooks {
         &self,
         caller: &Caller,
         name: &str,
-    ) -> Result<(String, Vec<RedeliveryJob>), ApiError> {
+    ) -> Result<RedeliveryList, ApiError> {
         let stored = self.visible(caller, name).await?;
-        let found = self.shared.store.redeliveries(&stored.name).await?;
-        Ok((stored.owner, found))
+        let redeliveries = self.shared.store.redeliveries(&stored.name).await?;
+        let owner = stored.owner;
+        Ok(RedeliveryList {
+            owner,
+            redeliveries,
+        })
     }
 }
 

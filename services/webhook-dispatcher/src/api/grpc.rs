@@ -24,7 +24,7 @@ use pbjson_types::Struct;
 use serde_json::Value;
 use tonic::{Request, Response, Status};
 
-use super::{ApiError, Page, PreviewRequest, Rotation, TestRequest, Webhook, Webhooks, shown};
+use super::{ApiError, Owned, Page, PreviewRequest, Rotation, TestRequest, Webhook, Webhooks};
 use crate::attempt::cause::Cause;
 use crate::store::redeliveries::{self, RedeliveryJob};
 use crate::store::{Attempt, Delivery};
@@ -43,14 +43,13 @@ impl WebhooksService for Adapter {
         request: Request<ListWebhooksRequest>,
     ) -> Result<Response<ListWebhooksResponse>, Status> {
         let caller = caller(&request)?;
-        let webhooks = self.0.list(&caller).await.map_err(status)?;
-        let owners = webhooks.iter().map(|webhook| webhook.owner.as_str());
-        let shown = shown(&caller, owners);
-        let webhooks = webhooks
-            .into_iter()
-            .map(message)
-            .collect::<Result<_, _>>()?;
-        Ok(audited_response(ListWebhooksResponse { webhooks }, shown))
+        answer(&caller, self.0.list(&caller).await, |list| {
+            let webhooks = list.webhooks.into_iter().map(message);
+            let webhooks = webhooks.filter_map(Result::transpose);
+            Ok(ListWebhooksResponse {
+                webhooks: webhooks.collect::<Result<_, _>>()?,
+            })
+        })
     }
 
     async fn get_webhook(
@@ -59,8 +58,11 @@ impl WebhooksService for Adapter {
     ) -> Result<Response<GetWebhookResponse>, Status> {
         let caller = caller(&request)?;
         let found = self.0.get(&caller, &request.into_inner().name).await;
-        let (shown, webhook) = answer(&caller, found)?;
-        Ok(audited_response(GetWebhookResponse { webhook }, shown))
+        answer(&caller, found, |it| {
+            Ok(GetWebhookResponse {
+                webhook: message(it)?,
+            })
+        })
     }
 
     async fn create_webhook(
@@ -69,13 +71,12 @@ impl WebhooksService for Adapter {
     ) -> Result<Response<CreateWebhookResponse>, Status> {
         let caller = caller(&request)?;
         let spec = json(request.into_inner().spec)?;
-        let made = self.0.create(&caller, spec).await.map_err(status)?;
-        let secret = made.secret.unwrap_or_default();
-        let (shown, webhook) = answer(&caller, Ok(made.webhook))?;
-        Ok(audited_response(
-            CreateWebhookResponse { webhook, secret },
-            shown,
-        ))
+        answer(&caller, self.0.create(&caller, spec).await, |made| {
+            Ok(CreateWebhookResponse {
+                webhook: message(made.webhook)?,
+                secret: made.secret.unwrap_or_default(),
+            })
+        })
     }
 
     async fn update_webhook(
@@ -85,8 +86,11 @@ impl WebhooksService for Adapter {
         let caller = caller(&request)?;
         let UpdateWebhookRequest { name, patch } = request.into_inner();
         let changed = self.0.edit(&caller, &name, json(patch)?).await;
-        let (shown, webhook) = answer(&caller, changed)?;
-        Ok(audited_response(UpdateWebhookResponse { webhook }, shown))
+        answer(&caller, changed, |it| {
+            Ok(UpdateWebhookResponse {
+                webhook: message(it)?,
+            })
+        })
     }
 
     async fn delete_webhook(
@@ -109,8 +113,11 @@ impl WebhooksService for Adapter {
         let caller = caller(&request)?;
         let PauseWebhookRequest { name, reason } = request.into_inner();
         let paused = self.0.pause(&caller, &name, &reason).await;
-        let (shown, webhook) = answer(&caller, paused)?;
-        Ok(audited_response(PauseWebhookResponse { webhook }, shown))
+        answer(&caller, paused, |it| {
+            Ok(PauseWebhookResponse {
+                webhook: message(it)?,
+            })
+        })
     }
 
     async fn resume_webhook(
@@ -119,8 +126,11 @@ impl WebhooksService for Adapter {
     ) -> Result<Response<ResumeWebhookResponse>, Status> {
         let caller = caller(&request)?;
         let resumed = self.0.resume(&caller, &request.into_inner().name).await;
-        let (shown, webhook) = answer(&caller, resumed)?;
-        Ok(audited_response(ResumeWebhookResponse { webhook }, shown))
+        answer(&caller, resumed, |it| {
+            Ok(ResumeWebhookResponse {
+                webhook: message(it)?,
+            })
+        })
     }
 
     async fn test_webhook(
@@ -135,22 +145,19 @@ impl WebhooksService for Adapter {
         } = request.into_inner();
         let event = event.map(|event| json(Some(event))).transpose()?;
         let test_request = TestRequest { event, dry_run };
-        let tested = self
-            .0
-            .test(&caller, &name, test_request)
-            .await
-            .map_err(status)?;
-        let latency = std::time::Duration::from_millis(tested.latency_ms);
-        let response = TestWebhookResponse {
-            event_id: tested.event_id,
-            matches: tested.matches,
-            delivered: tested.delivered,
-            status: tested.status.into(),
-            latency: Some(latency.into()),
-            error: tested.error,
-            body: tested.body.unwrap_or_default(),
-        };
-        Ok(audited_response(response, AuditedRead::nothing()))
+        let tested = self.0.test(&caller, &name, test_request).await;
+        answer(&caller, tested, |tested| {
+            let latency = std::time::Duration::from_millis(tested.latency_ms);
+            Ok(TestWebhookResponse {
+                event_id: tested.event_id,
+                matches: tested.matches,
+                delivered: tested.delivered,
+                status: tested.status.into(),
+                latency: Some(latency.into()),
+                error: tested.error,
+                body: tested.body.unwrap_or_default(),
+            })
+        })
     }
 
     async fn preview_webhook(
@@ -168,19 +175,19 @@ impl WebhooksService for Adapter {
             event: request.event.map(|event| json(Some(event))).transpose()?,
             kind: given(request.r#type),
         };
-        let shown = self.0.preview(&caller, draft).await.map_err(status)?;
-        let requests = shown.requests.into_iter().map(|request| WebhookRequest {
-            method: request.method.to_owned(),
-            url: request.url,
-            content_type: request.content_type,
-            body: request.body,
-        });
-        let response = PreviewWebhookResponse {
-            event_id: shown.event_id,
-            matches: shown.matches,
-            requests: requests.collect(),
-        };
-        Ok(audited_response(response, AuditedRead::nothing()))
+        answer(&caller, self.0.preview(&caller, draft).await, |shown| {
+            let requests = shown.requests.into_iter().map(|request| WebhookRequest {
+                method: request.method.to_owned(),
+                url: request.url,
+                content_type: request.content_type,
+                body: request.body,
+            });
+            Ok(PreviewWebhookResponse {
+                event_id: shown.event_id,
+                matches: shown.matches,
+                requests: requests.collect(),
+            })
+        })
     }
 
     async fn rotate_secret(
@@ -202,13 +209,12 @@ impl WebhooksService for Adapter {
             overlap,
         };
         let rotated = self.0.rotate(&caller, &name, rotation).await;
-        let rotated = rotated.map_err(status)?;
-        let secret = rotated.secret.unwrap_or_default();
-        let (shown, webhook) = answer(&caller, Ok(rotated.webhook))?;
-        Ok(audited_response(
-            RotateSecretResponse { webhook, secret },
-            shown,
-        ))
+        answer(&caller, rotated, |rotated| {
+            Ok(RotateSecretResponse {
+                webhook: message(rotated.webhook)?,
+                secret: rotated.secret.unwrap_or_default(),
+            })
+        })
     }
 
     async fn list_deliveries(
@@ -229,14 +235,12 @@ impl WebhooksService for Adapter {
             until: request.until.as_ref().and_then(from_timestamp),
         };
         let found = self.0.deliveries(&caller, &request.name, page).await;
-        let listed = found.map_err(status)?;
-        let owners = listed.deliveries.iter().map(|_| listed.owner.as_str());
-        let shown = shown(&caller, owners);
-        let list = ListDeliveriesResponse {
-            deliveries: listed.deliveries.into_iter().map(delivery).collect(),
-            next_cursor: listed.next_cursor.unwrap_or_default(),
-        };
-        Ok(audited_response(list, shown))
+        answer(&caller, found, |listed| {
+            Ok(ListDeliveriesResponse {
+                deliveries: listed.deliveries.into_iter().map(delivery).collect(),
+                next_cursor: listed.next_cursor.unwrap_or_default(),
+            })
+        })
     }
 
     async fn get_delivery(
@@ -246,14 +250,13 @@ impl WebhooksService for Adapter {
         let caller = caller(&request)?;
         let GetDeliveryRequest { name, event_id } = request.into_inner();
         let found = self.0.delivery(&caller, &name, &event_id).await;
-        let (owner, found, attempts) = found.map_err(status)?;
-        let shown = shown(&caller, [owner.as_str()]);
-        let response = GetDeliveryResponse {
-            event: found.cloud_event().map(object).transpose()?,
-            delivery: Some(delivery(found)),
-            attempts: attempts.into_iter().map(attempt).collect(),
-        };
-        Ok(audited_response(response, shown))
+        answer(&caller, found, |found| {
+            Ok(GetDeliveryResponse {
+                event: found.event.map(object).transpose()?,
+                delivery: Some(delivery(found.delivery)),
+                attempts: found.tried.into_iter().map(attempt).collect(),
+            })
+        })
     }
 
     async fn redeliver(
@@ -272,11 +275,10 @@ impl WebhooksService for Adapter {
             rate: (request.rate > 0).then_some(request.rate),
         };
         let job = self.0.redeliver(&caller, &request.name, again).await;
-        let redelivery = Some(redelivery(job.map_err(status)?)?);
-        Ok(audited_response(
-            RedeliverResponse { redelivery },
-            AuditedRead::nothing(),
-        ))
+        answer(&caller, job, |job| {
+            let redelivery = Some(redelivery(job)?);
+            Ok(RedeliverResponse { redelivery })
+        })
     }
 
     async fn list_redeliveries(
@@ -284,32 +286,29 @@ impl WebhooksService for Adapter {
         request: Request<ListRedeliveriesRequest>,
     ) -> Result<Response<ListRedeliveriesResponse>, Status> {
         let caller = caller(&request)?;
-        let found = self
-            .0
-            .redeliveries(&caller, &request.into_inner().name)
-            .await;
-        let (owner, jobs) = found.map_err(status)?;
-        let shown = shown(&caller, jobs.iter().map(|_| owner.as_str()));
-        let redeliveries = jobs.into_iter().map(redelivery).collect::<Result<_, _>>()?;
-        Ok(audited_response(
-            ListRedeliveriesResponse { redeliveries },
-            shown,
-        ))
+        let name = request.into_inner().name;
+        answer(&caller, self.0.redeliveries(&caller, &name).await, |list| {
+            let jobs = list.redeliveries.into_iter().map(redelivery);
+            Ok(ListRedeliveriesResponse {
+                redeliveries: jobs.collect::<Result<_, _>>()?,
+            })
+        })
     }
 }
 
-fn answer(
+fn answer<T: Owned, M>(
     caller: &Caller,
-    webhook: Result<Webhook, ApiError>,
-) -> Result<(AuditedRead, Option<WebhookMessage>), Status> {
-    let webhook = webhook.map_err(status)?;
-    let shown = shown(caller, [webhook.owner.as_str()]);
-    Ok((shown, Some(message(webhook)?)))
+    body: Result<T, ApiError>,
+    message: impl FnOnce(T) -> Result<M, Status>,
+) -> Result<Response<M>, Status> {
+    let body = body.map_err(status)?;
+    let read = body.read_by(caller);
+    Ok(audited_response(message(body)?, read))
 }
 
-fn message(webhook: Webhook) -> Result<WebhookMessage, Status> {
+fn message(webhook: Webhook) -> Result<Option<WebhookMessage>, Status> {
     let counts = webhook.counts;
-    Ok(WebhookMessage {
+    Ok(Some(WebhookMessage {
         name: webhook.name,
         full_name: webhook.full_name,
         owner: webhook.owner,
@@ -344,7 +343,7 @@ fn message(webhook: Webhook) -> Result<WebhookMessage, Status> {
             last_sequence: missed.last_sequence,
             at: Some(timestamp(missed.at)),
         }),
-    })
+    }))
 }
 
 fn delivery(delivery: Delivery) -> WebhookDelivery {
@@ -358,7 +357,7 @@ fn delivery(delivery: Delivery) -> WebhookDelivery {
         created_at: Some(timestamp(delivery.created_at)),
         updated_at: Some(timestamp(delivery.updated_at)),
         next_at: delivery.next_at.map(timestamp),
-        cause: delivery.cause.map_or("", Cause::as_str).to_owned(),
+        cause: Cause::word(delivery.cause).to_owned(),
         round: delivery.round,
     }
 }
@@ -369,7 +368,7 @@ fn attempt(attempt: Attempt) -> WebhookAttempt {
         at: Some(timestamp(attempt.at)),
         status: attempt.status.into(),
         latency: Some(std::time::Duration::from_millis(attempt.latency_ms).into()),
-        cause: attempt.cause.map_or("", Cause::as_str).to_owned(),
+        cause: Cause::word(attempt.cause).to_owned(),
         error: attempt.error,
         snippet: attempt.snippet,
         next_at: attempt.next_at.map(timestamp),

@@ -17,7 +17,7 @@ use super::patch::merge;
 use super::rights::{may_see, own_events_only, owner};
 use super::test_limiter::TestLimiter;
 use super::{
-    ApiError, Preview, PreviewRequest, Rotation, TestRequest, TestResult, Webhook,
+    ApiError, Preview, PreviewRequest, Rotation, TestRequest, TestResult, Webhook, WebhookList,
     WebhookWithSecret, webhook_test,
 };
 use crate::attempt::signature::Signer;
@@ -53,10 +53,11 @@ pub struct Webhooks {
 
 impl Webhooks {
     /// Lists the endpoints that the caller may see.
-    pub(super) async fn list(&self, caller: &Caller) -> Result<Vec<Webhook>, ApiError> {
+    pub(super) async fn list(&self, caller: &Caller) -> Result<WebhookList, ApiError> {
         let mut all = self.shared.store.endpoints().await?;
         all.retain(|stored| may_see(caller, stored));
-        self.all_shown(all).await
+        let webhooks = self.all_shown(all).await?;
+        Ok(WebhookList { webhooks })
     }
 
     /// Reads an endpoint.
@@ -130,18 +131,11 @@ impl Webhooks {
                 "a JSON object with the changed keys is required",
             ));
         };
-        let fixed = |key: &'static str, problem: &str| Err(ApiError::invalid(key, problem));
-        if patch.contains_key("name") {
-            return fixed("name", "cannot be changed; make another webhook");
-        }
-        if patch.contains_key("owner") {
-            return fixed("owner", "cannot be changed; make another webhook");
-        }
-        if patch.contains_key("secret") {
-            return fixed(
-                "secret",
-                "is changed by rotation: POST /v1/webhooks/{name}/rotate",
-            );
+        let another = "cannot be changed; make another webhook";
+        let rotation = "is changed by rotation: POST /v1/webhooks/{name}/rotate";
+        let fixed = [("name", another), ("owner", another), ("secret", rotation)];
+        if let Some((key, problem)) = fixed.iter().find(|(key, _)| patch.contains_key(*key)) {
+            return Err(ApiError::invalid(key, *problem));
         }
         let keys: Vec<String> = patch.keys().cloned().collect();
         let mut definition = self.registry.definition(&stored)?;
@@ -220,9 +214,7 @@ impl Webhooks {
             )));
         };
         let new = rotation.secret.unwrap_or_else(make_secret);
-        if let Err(error) = Signer::new(&new) {
-            return Err(ApiError::invalid("secret", error.to_string()));
-        }
+        Signer::new(&new).map_err(ApiError::of("secret"))?;
         let now = clock::now();
         definition.spec["secret"] = new.clone().into();
         definition.retired.retain(|retired| retired.until > now);

@@ -4,25 +4,25 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::body::Bytes;
-use axum::extract::{DefaultBodyLimit, FromRequestParts, Path, Query, State};
+use axum::extract::{DefaultBodyLimit, FromRequestParts, Path, Query};
 use axum::http::StatusCode;
 use axum::http::request::Parts;
 use axum::routing::{get, post};
 use axum::{Extension, Json, Router};
 use mesh_runtime::api::{AuditedRead, Caller, Problem};
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use url::form_urlencoded;
 use utoipa::ToSchema;
 
 use super::{
-    ApiError, Page, Preview, PreviewRequest, Rotation, TestRequest, TestResult, Webhook,
-    WebhookWithSecret, Webhooks, openapi, shown,
+    ApiError, DeliveryList, DeliveryWithAttempts, Owned, Page, Preview, PreviewRequest,
+    RedeliveryList, Rotation, TestRequest, TestResult, Webhook, WebhookList, WebhookWithSecret,
+    Webhooks, openapi,
 };
 use crate::config::EndpointConfig;
 use crate::store::redeliveries::{RedeliverRequest, RedeliveryJob};
-use crate::store::{Attempt, Delivery};
 
 /// Maximum body of a request: larger than any endpoint or event.
 const MAX_BODY: usize = 1024 * 1024;
@@ -55,57 +55,59 @@ pub(super) struct OwnerQuery {
     owner: Option<String>,
 }
 
-/// The endpoint named by the path, with the owner from the query.
-pub(super) struct WebhookPath(String);
+/// A request: who asks, and the endpoint named by the path, with the owner from the query.
+pub(super) struct Call {
+    api: Arc<Webhooks>,
+    caller: Caller,
+    name: String,
+}
 
-impl<S: Send + Sync> FromRequestParts<S> for WebhookPath {
+impl FromRequestParts<Arc<Webhooks>> for Call {
     type Rejection = Problem;
 
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
-        let path = Path::<BTreeMap<String, String>>::from_request_parts(parts, state).await;
+    async fn from_request_parts(parts: &mut Parts, api: &Arc<Webhooks>) -> Result<Self, Problem> {
+        let caller = Caller::from_request_parts(parts, api).await?;
+        let path = Path::<BTreeMap<String, String>>::from_request_parts(parts, api).await;
         let Path(mut path) = path.map_err(|error| Problem::bad_request(error.to_string()))?;
         let name = path.remove("name").unwrap_or_default();
         let query = parts.uri.query().unwrap_or_default();
         let owners = form_urlencoded::parse(query.as_bytes()).filter(|(key, _)| key == "owner");
         // Repeated owners form a name that does not exist.
         let owners: Vec<_> = owners.map(|(_, owner)| owner).collect();
-        Ok(Self(match owners.as_slice() {
+        let name = match owners.as_slice() {
             [] => name,
             owners => format!("{}/{name}", owners.join("/")),
-        }))
+        };
+        let api = Arc::clone(api);
+        Ok(Self { api, caller, name })
     }
 }
 
 type Answer<T> = Result<(Extension<AuditedRead>, Json<T>), Problem>;
+type AnswerWithStatus<T> = Result<(StatusCode, Extension<AuditedRead>, Json<T>), Problem>;
 
-/// A list of webhooks.
-#[derive(Serialize, ToSchema)]
-pub(super) struct WebhookList {
-    /// The webhooks, ordered by full name.
-    webhooks: Vec<Webhook>,
-}
+impl Call {
+    fn answer<T: Owned>(&self, body: Result<T, ApiError>) -> Answer<T> {
+        let body = body.map_err(problem)?;
+        Ok((body.read_by(&self.caller).extension(), Json(body)))
+    }
 
-/// A page of deliveries.
-#[derive(Serialize, ToSchema)]
-pub(super) struct DeliveryList {
-    /// The deliveries, newest first.
-    deliveries: Vec<Delivery>,
-    /// `cursor` of the next page, to be sent with the same filters. Absent on the last page.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    next_cursor: Option<String>,
+    fn answer_with<T: Owned>(
+        &self,
+        status: StatusCode,
+        body: Result<T, ApiError>,
+    ) -> AnswerWithStatus<T> {
+        let (read, body) = self.answer(body)?;
+        Ok((status, read, body))
+    }
 }
 
 /// Lists the webhooks that the caller may see.
 #[utoipa::path(get, operation_id = "listWebhooks", path = "/v1/webhooks", tag = "webhooks", responses(
     (status = 200, description = "The webhooks", body = WebhookList), (status = 401, response = openapi::Unauthorized),
 ))]
-pub(super) async fn list(State(api): State<Arc<Webhooks>>, caller: Caller) -> Answer<WebhookList> {
-    let webhooks = api.list(&caller).await.map_err(problem)?;
-    let shown = shown(
-        &caller,
-        webhooks.iter().map(|webhook| webhook.owner.as_str()),
-    );
-    Ok((shown.extension(), Json(WebhookList { webhooks })))
+pub(super) async fn list(call: Call) -> Answer<WebhookList> {
+    call.answer(call.api.list(&call.caller).await)
 }
 
 /// Creates a webhook.
@@ -117,14 +119,9 @@ pub(super) async fn list(State(api): State<Arc<Webhooks>>, caller: Caller) -> An
     (status = 409, response = openapi::Conflict), (status = 422, response = openapi::Unprocessable),
     (status = 503, response = openapi::Unprepared),
 ))]
-pub(super) async fn create(
-    State(api): State<Arc<Webhooks>>,
-    caller: Caller,
-    bytes: Bytes,
-) -> Result<(StatusCode, Extension<AuditedRead>, Json<WebhookWithSecret>), Problem> {
-    let made = api.create(&caller, body(&bytes)?).await.map_err(problem)?;
-    let shown = shown(&caller, [made.webhook.owner.as_str()]);
-    Ok((StatusCode::CREATED, shown.extension(), Json(made)))
+pub(super) async fn create(call: Call, bytes: Bytes) -> AnswerWithStatus<WebhookWithSecret> {
+    let made = call.api.create(&call.caller, body(&bytes)?).await;
+    call.answer_with(StatusCode::CREATED, made)
 }
 
 /// A webhook to create.
@@ -143,12 +140,8 @@ pub(super) struct NewWebhook {
     (status = 200, description = "The webhook", body = Webhook), (status = 401, response = openapi::Unauthorized),
     (status = 404, response = openapi::NotFound),
 ))]
-pub(super) async fn show(
-    State(api): State<Arc<Webhooks>>,
-    caller: Caller,
-    WebhookPath(name): WebhookPath,
-) -> Answer<Webhook> {
-    answer(&caller, api.get(&caller, &name).await)
+pub(super) async fn show(call: Call) -> Answer<Webhook> {
+    call.answer(call.api.get(&call.caller, &call.name).await)
 }
 
 /// Changes a webhook by a JSON merge patch (RFC 7396).
@@ -160,13 +153,8 @@ pub(super) async fn show(
     (status = 401, response = openapi::Unauthorized), (status = 403, response = openapi::Forbidden), (status = 404, response = openapi::NotFound),
     (status = 409, response = openapi::Conflict), (status = 422, response = openapi::Unprocessable),
 ))]
-pub(super) async fn edit(
-    State(api): State<Arc<Webhooks>>,
-    caller: Caller,
-    WebhookPath(name): WebhookPath,
-    bytes: Bytes,
-) -> Answer<Webhook> {
-    answer(&caller, api.edit(&caller, &name, body(&bytes)?).await)
+pub(super) async fn edit(call: Call, bytes: Bytes) -> Answer<Webhook> {
+    call.answer(call.api.edit(&call.caller, &call.name, body(&bytes)?).await)
 }
 
 /// Removes a webhook.
@@ -176,12 +164,9 @@ pub(super) async fn edit(
     (status = 204, description = "The removal has started"), (status = 401, response = openapi::Unauthorized),
     (status = 403, response = openapi::Forbidden), (status = 404, response = openapi::NotFound), (status = 409, response = openapi::Conflict),
 ))]
-pub(super) async fn remove(
-    State(api): State<Arc<Webhooks>>,
-    caller: Caller,
-    WebhookPath(name): WebhookPath,
-) -> Result<(StatusCode, Extension<AuditedRead>), Problem> {
-    api.remove(&caller, &name).await.map_err(problem)?;
+pub(super) async fn remove(call: Call) -> Result<(StatusCode, Extension<AuditedRead>), Problem> {
+    let removed = call.api.remove(&call.caller, &call.name).await;
+    removed.map_err(problem)?;
     Ok((StatusCode::NO_CONTENT, AuditedRead::nothing().extension()))
 }
 
@@ -203,14 +188,9 @@ pub(super) struct Pause {
     (status = 401, response = openapi::Unauthorized), (status = 403, response = openapi::Forbidden), (status = 404, response = openapi::NotFound),
     (status = 409, response = openapi::Conflict), (status = 422, response = openapi::Unprocessable),
 ))]
-pub(super) async fn pause(
-    State(api): State<Arc<Webhooks>>,
-    caller: Caller,
-    WebhookPath(name): WebhookPath,
-    bytes: Bytes,
-) -> Answer<Webhook> {
+pub(super) async fn pause(call: Call, bytes: Bytes) -> Answer<Webhook> {
     let Pause { reason } = optional(&bytes)?;
-    answer(&caller, api.pause(&caller, &name, &reason).await)
+    call.answer(call.api.pause(&call.caller, &call.name, &reason).await)
 }
 
 /// Resumes a paused or disabled webhook.
@@ -220,12 +200,8 @@ pub(super) async fn pause(
     (status = 200, description = "The webhook", body = Webhook), (status = 401, response = openapi::Unauthorized),
     (status = 403, response = openapi::Forbidden), (status = 404, response = openapi::NotFound), (status = 409, response = openapi::Conflict),
 ))]
-pub(super) async fn resume(
-    State(api): State<Arc<Webhooks>>,
-    caller: Caller,
-    WebhookPath(name): WebhookPath,
-) -> Answer<Webhook> {
-    answer(&caller, api.resume(&caller, &name).await)
+pub(super) async fn resume(call: Call) -> Answer<Webhook> {
+    call.answer(call.api.resume(&call.caller, &call.name).await)
 }
 
 /// Replaces the signing secret.
@@ -237,16 +213,9 @@ pub(super) async fn resume(
     (status = 401, response = openapi::Unauthorized), (status = 403, response = openapi::Forbidden), (status = 404, response = openapi::NotFound),
     (status = 409, response = openapi::Conflict), (status = 422, response = openapi::Unprocessable),
 ))]
-pub(super) async fn rotate(
-    State(api): State<Arc<Webhooks>>,
-    caller: Caller,
-    WebhookPath(name): WebhookPath,
-    bytes: Bytes,
-) -> Answer<WebhookWithSecret> {
-    let rotated = api.rotate(&caller, &name, optional(&bytes)?).await;
-    let rotated = rotated.map_err(problem)?;
-    let shown = shown(&caller, [rotated.webhook.owner.as_str()]);
-    Ok((shown.extension(), Json(rotated)))
+pub(super) async fn rotate(call: Call, bytes: Bytes) -> Answer<WebhookWithSecret> {
+    let rotation = optional(&bytes)?;
+    call.answer(call.api.rotate(&call.caller, &call.name, rotation).await)
 }
 
 /// Sends a test delivery.
@@ -259,15 +228,9 @@ pub(super) async fn rotate(
     (status = 409, response = openapi::Conflict), (status = 422, response = openapi::Unprocessable),
     (status = 429, response = openapi::TooMany),
 ))]
-pub(super) async fn test(
-    State(api): State<Arc<Webhooks>>,
-    caller: Caller,
-    WebhookPath(name): WebhookPath,
-    bytes: Bytes,
-) -> Answer<TestResult> {
-    let tested = api.test(&caller, &name, optional(&bytes)?).await;
-    let tested = tested.map_err(problem)?;
-    Ok((AuditedRead::nothing().extension(), Json(tested)))
+pub(super) async fn test(call: Call, bytes: Bytes) -> Answer<TestResult> {
+    let test_request = optional(&bytes)?;
+    call.answer(call.api.test(&call.caller, &call.name, test_request).await)
 }
 
 /// Renders a delivery without sending it.
@@ -278,16 +241,10 @@ pub(super) async fn test(
     (status = 401, response = openapi::Unauthorized), (status = 403, response = openapi::Forbidden), (status = 404, response = openapi::NotFound),
     (status = 409, response = openapi::Conflict), (status = 422, response = openapi::Unprocessable),
 ))]
-pub(super) async fn preview(
-    State(api): State<Arc<Webhooks>>,
-    caller: Caller,
-    bytes: Bytes,
-) -> Answer<Preview> {
+pub(super) async fn preview(call: Call, bytes: Bytes) -> Answer<Preview> {
     let draft = serde_json::from_value(body(&bytes)?)
         .map_err(|error| Problem::new(StatusCode::UNPROCESSABLE_ENTITY, error.to_string()))?;
-    let previewed = api.preview(&caller, draft).await;
-    let previewed = previewed.map_err(problem)?;
-    Ok((AuditedRead::nothing().extension(), Json(previewed)))
+    call.answer(call.api.preview(&call.caller, draft).await)
 }
 
 /// Lists the deliveries of a webhook, newest first.
@@ -295,34 +252,8 @@ pub(super) async fn preview(
     (status = 200, description = "A page of deliveries", body = DeliveryList), (status = 400, description = "A parameter is invalid", content_type = "text/plain"),
     (status = 401, response = openapi::Unauthorized), (status = 404, response = openapi::NotFound), (status = 422, response = openapi::Unprocessable),
 ))]
-pub(super) async fn deliveries(
-    State(api): State<Arc<Webhooks>>,
-    caller: Caller,
-    WebhookPath(name): WebhookPath,
-    Query(page): Query<Page>,
-) -> Answer<DeliveryList> {
-    let found = api.deliveries(&caller, &name, page).await;
-    let listed = found.map_err(problem)?;
-    let owners = listed.deliveries.iter().map(|_| listed.owner.as_str());
-    let shown = shown(&caller, owners);
-    let list = DeliveryList {
-        deliveries: listed.deliveries,
-        next_cursor: listed.next_cursor,
-    };
-    Ok((shown.extension(), Json(list)))
-}
-
-/// A delivery with its event and attempts.
-#[derive(Serialize, ToSchema)]
-#[schema(as = WebhookDeliveryInFull)]
-pub(super) struct DeliveryWithAttempts {
-    #[serde(flatten)]
-    delivery: Delivery,
-    /// The last 50 attempts, oldest first.
-    tried: Vec<Attempt>,
-    /// The event as CloudEvents JSON, while the delivery is `waiting` or `dead`; otherwise null.
-    #[schema(value_type = Option<Object>)]
-    event: Option<Value>,
+pub(super) async fn deliveries(call: Call, Query(page): Query<Page>) -> Answer<DeliveryList> {
+    call.answer(call.api.deliveries(&call.caller, &call.name, page).await)
 }
 
 /// Returns a delivery with its event and attempts.
@@ -332,27 +263,10 @@ pub(super) struct DeliveryWithAttempts {
     (status = 404, response = openapi::NotFound),
 ))]
 pub(super) async fn delivery(
-    State(api): State<Arc<Webhooks>>,
-    caller: Caller,
-    WebhookPath(name): WebhookPath,
+    call: Call,
     Path((_, id)): Path<(String, String)>,
 ) -> Answer<DeliveryWithAttempts> {
-    let found = api.delivery(&caller, &name, &id).await;
-    let (owner, delivery, attempts) = found.map_err(problem)?;
-    let shown = shown(&caller, [owner.as_str()]);
-    let full = DeliveryWithAttempts {
-        event: delivery.cloud_event(),
-        delivery,
-        tried: attempts,
-    };
-    Ok((shown.extension(), Json(full)))
-}
-
-/// A list of redelivery jobs.
-#[derive(Serialize, ToSchema)]
-pub(super) struct RedeliveryList {
-    /// The newest 100 jobs, newest first.
-    redeliveries: Vec<RedeliveryJob>,
+    call.answer(call.api.delivery(&call.caller, &call.name, &id).await)
 }
 
 /// Starts a redelivery of dead letters.
@@ -364,19 +278,12 @@ pub(super) struct RedeliveryList {
     (status = 401, response = openapi::Unauthorized), (status = 403, response = openapi::Forbidden), (status = 404, response = openapi::NotFound),
     (status = 409, response = openapi::Conflict), (status = 422, response = openapi::Unprocessable),
 ))]
-pub(super) async fn redeliver(
-    State(api): State<Arc<Webhooks>>,
-    caller: Caller,
-    WebhookPath(name): WebhookPath,
-    bytes: Bytes,
-) -> Result<(StatusCode, Extension<AuditedRead>, Json<RedeliveryJob>), Problem> {
-    let job = api.redeliver(&caller, &name, optional(&bytes)?).await;
-    let job = job.map_err(problem)?;
-    Ok((
-        StatusCode::ACCEPTED,
-        AuditedRead::nothing().extension(),
-        Json(job),
-    ))
+pub(super) async fn redeliver(call: Call, bytes: Bytes) -> AnswerWithStatus<RedeliveryJob> {
+    let job = call
+        .api
+        .redeliver(&call.caller, &call.name, optional(&bytes)?)
+        .await;
+    call.answer_with(StatusCode::ACCEPTED, job)
 }
 
 /// Lists the redelivery jobs of a webhook with their progress.
@@ -384,21 +291,8 @@ pub(super) async fn redeliver(
     (status = 200, description = "The redelivery jobs", body = RedeliveryList), (status = 401, response = openapi::Unauthorized),
     (status = 404, response = openapi::NotFound),
 ))]
-pub(super) async fn redeliveries(
-    State(api): State<Arc<Webhooks>>,
-    caller: Caller,
-    WebhookPath(name): WebhookPath,
-) -> Answer<RedeliveryList> {
-    let found = api.redeliveries(&caller, &name).await;
-    let (owner, redeliveries) = found.map_err(problem)?;
-    let shown = shown(&caller, redeliveries.iter().map(|_| owner.as_str()));
-    Ok((shown.extension(), Json(RedeliveryList { redeliveries })))
-}
-
-fn answer(caller: &Caller, webhook: Result<Webhook, ApiError>) -> Answer<Webhook> {
-    let webhook = webhook.map_err(problem)?;
-    let shown = shown(caller, [webhook.owner.as_str()]);
-    Ok((shown.extension(), Json(webhook)))
+pub(super) async fn redeliveries(call: Call) -> Answer<RedeliveryList> {
+    call.answer(call.api.redeliveries(&call.caller, &call.name).await)
 }
 
 /// Parses the body as JSON, whatever its content type.

@@ -121,10 +121,8 @@ impl Webhook {
 impl Webhooks {
     /// An endpoint for display.
     pub(super) async fn shown(&self, stored: EndpointRow) -> Result<Webhook, ApiError> {
-        let names = vec![stored.name.clone()];
-        let mut standings = self.shared.store.standings(names).await?;
-        let standing = standings.remove(&stored.name).unwrap_or_default();
-        Ok(Webhook::of(stored, standing, clock::now()))
+        let shown = self.all_shown(vec![stored]).await?.pop();
+        Ok(shown.expect("one for one"))
     }
 
     /// Endpoints for display.

@@ -9,9 +9,7 @@ use event_message::outcome::Outcome;
 use mesh_events::proto::mesh::event::v1::event::Payload;
 use mesh_events::proto::mesh::event::v1::{Confidence, Entity, IdSource, Owner, Source};
 use mesh_events::proto::mesh::job::v1::{Job, JobEvent};
-use mesh_events::{
-    Event, EventId, EventType, SCHEMA_VERSION, UnknownEventType, cloudevents, timestamp,
-};
+use mesh_events::{Event, EventId, EventType, SCHEMA_VERSION, cloudevents, timestamp};
 use mesh_runtime::api::Caller;
 use serde_json::Value;
 
@@ -33,11 +31,7 @@ pub(super) async fn run(
     let (sent, event, is_given) = match given {
         Some(event) => {
             let event = Arc::new(DecodedEvent::from(event));
-            let sent = DeliveryContent::Event {
-                event: Arc::clone(&event),
-                cost: None,
-                replay: None,
-            };
+            let sent = DeliveryContent::event(Arc::clone(&event), None);
             (sent, event, true)
         }
         None => {
@@ -46,9 +40,7 @@ pub(super) async fn run(
             (sent, Arc::new(event.into()), false)
         }
     };
-    let kind = event
-        .kind()
-        .map_err(|error| ApiError::invalid("event", error.to_string()))?;
+    let kind = event.kind().map_err(ApiError::of("event"))?;
     let mut tested = TestResult {
         webhook: endpoint.name.clone(),
         event_id: event.id.clone(),
@@ -93,9 +85,8 @@ pub(super) fn preview(
         }
         (Some(json), None) => (read(json)?, None),
         (None, kind) => {
-            let kind = kind.unwrap_or("job.failed").parse();
-            let kind = kind
-                .map_err(|error: UnknownEventType| ApiError::invalid("type", error.to_string()))?;
+            let kind = kind.unwrap_or("job.failed").parse::<EventType>();
+            let kind = kind.map_err(ApiError::of("type"))?;
             let mut event = sample::example(kind);
             event.cluster.clone_from(&shared.cluster);
             if let (Some(owner), Some(user)) = (&mut event.owner, caller.users.first()) {
@@ -105,9 +96,7 @@ pub(super) fn preview(
         }
     };
     let event = Arc::new(DecodedEvent::from(event));
-    let kind = event
-        .kind()
-        .map_err(|error| ApiError::invalid("event", error.to_string()))?;
+    let kind = event.kind().map_err(ApiError::of("event"))?;
     let given;
     let (format, address, passes) = match endpoint {
         Some(endpoint) => (
@@ -117,8 +106,7 @@ pub(super) fn preview(
         ),
         None => {
             let format = draft.format.unwrap_or_default();
-            given = serde_json::from_value::<Format>(format)
-                .map_err(|error| ApiError::invalid("format", error.to_string()))?;
+            given = serde_json::from_value::<Format>(format).map_err(ApiError::of("format"))?;
             let address = given.address().unwrap_or("https://example.org/");
             let address = address
                 .parse()
@@ -126,14 +114,10 @@ pub(super) fn preview(
             (&given, address, true)
         }
     };
-    let sent = DeliveryContent::Event {
-        event: Arc::clone(&event),
-        cost,
-        replay: None,
-    };
+    let sent = DeliveryContent::event(Arc::clone(&event), cost);
     let requests = format
         .preview(&address, &sent.content())
-        .map_err(|error| ApiError::invalid("format", error.to_string()))?;
+        .map_err(ApiError::of("format"))?;
     Ok(Preview {
         matches: passes && format.takes(kind, &event),
         event_id: event.id.clone(),

@@ -2,95 +2,54 @@
 
 use event_message::outcome::Outcome;
 
-/// Why an attempt failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cause {
-    /// The receiver refused it: a 4xx, or a redirect.
-    Refused,
-    /// The receiver accepts no more events.
-    Gone,
-    /// The address is unknown or forbidden.
-    Address,
-    /// TLS failed: no trust, or no agreement between client and server.
-    Tls,
-    /// The receiver fails: a 5xx and the like.
-    Failing,
-    /// The receiver requires fewer requests.
-    Limited,
-    /// No connection, or it broke.
-    Unreachable,
-    /// No response in time.
-    Timeout,
-    /// The operator's proxy opened no connection.
-    Proxy,
-    /// The format or template cannot render the event.
-    Content,
-    /// The dispatcher could not make a request.
-    Internal,
-    /// The endpoint was removed.
-    Removed,
+use crate::words::words;
+
+words! {
+    /// Why an attempt failed.
+    pub enum Cause {
+        /// The receiver refused it: a 4xx, or a redirect.
+        Refused = "refused",
+        /// The receiver accepts no more events.
+        Gone = "gone",
+        /// The address is unknown or forbidden.
+        Address = "address",
+        /// TLS failed: no trust, or no agreement between client and server.
+        Tls = "tls",
+        /// The receiver fails: a 5xx and the like.
+        Failing = "failing",
+        /// The receiver requires fewer requests.
+        Limited = "limited",
+        /// No connection, or it broke.
+        Unreachable = "unreachable",
+        /// No response in time.
+        Timeout = "timeout",
+        /// The operator's proxy opened no connection.
+        Proxy = "proxy",
+        /// The format or template cannot render the event.
+        Content = "content",
+        /// The dispatcher could not make a request.
+        Internal = "internal",
+        /// The endpoint was removed.
+        Removed = "removed",
+    }
 }
 
-/// Who can fix the cause.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ResponsibleParty {
-    /// The owner of the endpoint.
-    Owner,
-    /// The receiver, or the network in between.
-    Receiver,
-    /// The dispatcher, or its operator.
-    Dispatcher,
-}
-
-impl ResponsibleParty {
-    /// Label value in metrics.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Owner => "owner",
-            Self::Receiver => "receiver",
-            Self::Dispatcher => "dispatcher",
-        }
+words! {
+    /// Who can fix the cause.
+    pub enum ResponsibleParty {
+        /// The owner of the endpoint.
+        Owner = "owner",
+        /// The receiver, or the network in between.
+        Receiver = "receiver",
+        /// The dispatcher, or its operator.
+        Dispatcher = "dispatcher",
     }
 }
 
 impl Cause {
-    /// Every cause.
-    pub const ALL: [Self; 12] = [
-        Self::Refused,
-        Self::Gone,
-        Self::Address,
-        Self::Tls,
-        Self::Failing,
-        Self::Limited,
-        Self::Unreachable,
-        Self::Timeout,
-        Self::Proxy,
-        Self::Content,
-        Self::Internal,
-        Self::Removed,
-    ];
-
-    /// Value in the database, the API and metrics.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Refused => "refused",
-            Self::Gone => "gone",
-            Self::Address => "address",
-            Self::Tls => "tls",
-            Self::Failing => "failing",
-            Self::Limited => "limited",
-            Self::Unreachable => "unreachable",
-            Self::Timeout => "timeout",
-            Self::Proxy => "proxy",
-            Self::Content => "content",
-            Self::Internal => "internal",
-            Self::Removed => "removed",
-        }
-    }
-
-    /// Parses the value of a cause.
-    pub fn parse(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|cause| cause.as_str() == word)
+    /// The word of a cause, empty without one.
+    pub fn word(cause: Option<Self>) -> &'static str {
+        cause.map_or("", Self::as_str)
     }
 
     /// Who can fix it.

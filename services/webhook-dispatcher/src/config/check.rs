@@ -9,10 +9,10 @@ use event_filter::{Expression, Filter, TypePattern};
 use event_message::redactor::Redactor;
 use ipnet::IpNet;
 use reqwest::header::{HeaderName, HeaderValue};
-use secrecy::{ExposeSecret as _, SecretString};
+use secrecy::ExposeSecret;
 use url::{Host, Url};
 
-use super::{Arrays, Config, Endpoint, EndpointConfig, Fault};
+use super::{Arrays, Config, Endpoint, EndpointConfig, Fault, text_or_file};
 use crate::address::{self, parse_subnet};
 use crate::attempt::rate::{Limit, Rate};
 use crate::attempt::retry::RetryPolicy;
@@ -55,11 +55,19 @@ impl<'a> Check<'a> {
     }
 
     pub fn fault(&mut self, key: &'static str, problem: impl Into<String>) {
-        self.faults.push(Fault {
-            endpoint: String::new(),
-            key,
-            problem: problem.into(),
-        });
+        self.faults.push(Fault::new(key, problem));
+    }
+
+    /// Reports a fault unless this holds.
+    fn require(&mut self, holds: bool, key: &'static str, problem: impl Into<String>) {
+        if !holds {
+            self.fault(key, problem);
+        }
+    }
+
+    /// The value, unless it has a fault.
+    fn accept<T>(&mut self, found: Result<T, Fault>) -> Option<T> {
+        found.map_err(|fault| self.faults.push(fault)).ok()
     }
 
     /// Checks the name and the description.
@@ -67,9 +75,8 @@ impl<'a> Check<'a> {
         let EndpointConfig {
             name, description, ..
         } = self.written;
-        if ["openapi.json", "preview"].contains(&name.as_str()) {
-            self.fault("name", "reserved by the API; choose another");
-        }
+        let is_free = !["openapi.json", "preview"].contains(&name.as_str());
+        self.require(is_free, "name", "reserved by the API; choose another");
         if name.is_empty() {
             self.fault("name", "missing");
         } else if name.contains('/') {
@@ -83,24 +90,20 @@ impl<'a> Check<'a> {
                 "at most 64 characters, none of them a control character",
             );
         }
-        if description.chars().count() > 500 || description.chars().any(char::is_control) {
-            self.fault(
-                "description",
-                "at most 500 characters, none of them a control character",
-            );
-        }
+        let is_plain =
+            description.chars().count() <= 500 && !description.chars().any(char::is_control);
+        let problem = "at most 500 characters, none of them a control character";
+        self.require(is_plain, "description", problem);
     }
 
     /// Checks that a name is usable in URLs and on command lines.
     pub fn name_in_paths(&mut self) {
         let name = &self.written.name;
         let good = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
-        if !name.chars().all(good) || name.starts_with(['.', '-']) {
-            self.fault(
-                "name",
-                "letters, digits, dots, underscores and hyphens, beginning with a letter or digit",
-            );
-        }
+        let is_good = name.chars().all(good) && !name.starts_with(['.', '-']);
+        let problem =
+            "letters, digits, dots, underscores and hyphens, beginning with a letter or digit";
+        self.require(is_good, "name", problem);
     }
 
     /// Builds the endpoint, if it has no faults.
@@ -124,56 +127,38 @@ impl<'a> Check<'a> {
             max_retry_after: written.max_retry_after.unwrap_or(config.max_retry_after),
             give_up_after: written.give_up_after,
         };
-        if written.give_up_after.is_some_and(|after| after.is_zero()) {
-            self.fault("give_up_after", "above 0; omit it to limit attempts only");
-        }
-        if policy.max_attempts == 0 {
-            self.fault("max_attempts", "at least 1");
-        }
-        if policy.max_retry_after.is_zero() || policy.max_retry_after > LONGEST_WAIT {
-            self.fault("max_retry_after", "above 0 and at most 7d");
-        }
-        if policy.multiplier == 0 {
-            self.fault("retry.multiplier", "at least 1");
-        }
+        let within = |time: Duration, max: Duration| !time.is_zero() && time <= max;
+        let gives_up = written.give_up_after.unwrap_or(Duration::MAX);
+        let problem = "above 0; omit it to limit attempts only";
+        self.require(!gives_up.is_zero(), "give_up_after", problem);
+        self.require(policy.max_attempts > 0, "max_attempts", "at least 1");
+        let is_within = within(policy.max_retry_after, LONGEST_WAIT);
+        self.require(is_within, "max_retry_after", "above 0 and at most 7d");
+        self.require(policy.multiplier > 0, "retry.multiplier", "at least 1");
         let timeout = written.timeout.unwrap_or(config.timeout);
-        if timeout.is_zero() || timeout > Duration::from_secs(30) {
-            self.fault(
-                "timeout",
-                "above 0 and at most 30s: so long a request keeps its place",
-            );
-        }
+        let is_within = within(timeout, Duration::from_secs(30));
+        let problem = "above 0 and at most 30s: so long a request keeps its place";
+        self.require(is_within, "timeout", problem);
         // A channel accepts about one message per second, and sequential requests keep their order.
         let concurrency = written
             .concurrency
-            .unwrap_or(if written.format.is_ordered() {
-                1
-            } else {
-                config.concurrency
+            .unwrap_or(match written.format.is_ordered() {
+                true => 1,
+                false => config.concurrency,
             });
-        if !(1..=1024).contains(&concurrency) {
-            self.fault("concurrency", "from 1 to 1024");
-        }
-        let chat_age = written
-            .format
-            .is_chat()
-            .then_some(config.chat_max_event_age);
-        let max_event_age = written.max_event_age.or(chat_age);
+        let is_within = (1..=1024).contains(&concurrency);
+        self.require(is_within, "concurrency", "from 1 to 1024");
         let is_chat = written.format.is_chat();
-        let digest = written
-            .arrays
-            .map_or(is_chat, |arrays| arrays == Arrays::Digest);
-        if digest && !is_chat {
-            self.fault("arrays", "only for chat formats");
-        }
-        if written.pending_threshold.is_some() && !is_chat {
-            let problem = "only for chat formats";
-            self.fault("pending_threshold", problem);
-        }
+        let chat_age = is_chat.then_some(config.chat_max_event_age);
+        let max_event_age = written.max_event_age.or(chat_age);
+        let arrays = written.arrays;
+        let digest = arrays.map_or(is_chat, |arrays| arrays == Arrays::Digest);
+        self.require(is_chat || !digest, "arrays", "only for chat formats");
+        let fits = is_chat || written.pending_threshold.is_none();
+        self.require(fits, "pending_threshold", "only for chat formats");
         let pending_threshold = self.pending_threshold();
-        if pending_threshold > LONGEST_WAIT {
-            self.fault("pending_threshold", "at most 7d");
-        }
+        let is_within = pending_threshold <= LONGEST_WAIT;
+        self.require(is_within, "pending_threshold", "at most 7d");
         let headers = self.headers(read);
         let limit = self.limit();
         let success = self.success();
@@ -220,9 +205,12 @@ impl<'a> Check<'a> {
             self.written.format,
             Format::CloudEvents | Format::Template(_)
         );
-        if !self.written.success.is_empty() && !judges {
-            self.fault("success", "only for the formats cloudevents and template");
-        }
+        let fits = judges || self.written.success.is_empty();
+        self.require(
+            fits,
+            "success",
+            "only for the formats cloudevents and template",
+        );
         Codes::parse(&self.written.success).unwrap_or_else(|error| {
             self.fault("success", error.to_string());
             Codes::default()
@@ -235,22 +223,13 @@ impl<'a> Check<'a> {
             rate_limit, burst, ..
         } = self.written;
         let Some(text) = rate_limit else {
-            if burst.is_some() {
-                self.fault("burst", "needs a rate_limit");
-            }
+            self.require(burst.is_none(), "burst", "needs a rate_limit");
             return None;
         };
-        let rate: Rate = match text.parse() {
-            Ok(rate) => rate,
-            Err(error) => {
-                self.fault("rate_limit", error.to_string());
-                return None;
-            }
-        };
+        let rate: Rate = self.accept(text.parse().map_err(Fault::of("rate_limit")))?;
         let burst = burst.unwrap_or(rate.count());
-        if !(1..=MAX_BURST).contains(&burst) {
-            self.fault("burst", format!("from 1 to {MAX_BURST}"));
-        }
+        let is_within = (1..=MAX_BURST).contains(&burst);
+        self.require(is_within, "burst", format!("from 1 to {MAX_BURST}"));
         Some(Limit { rate, burst })
     }
 
@@ -261,9 +240,8 @@ impl<'a> Check<'a> {
     ) -> Vec<(HeaderName, HeaderValue)> {
         let written = self.written;
         let mut headers = Vec::new();
-        if written.headers.len() > MAX_HEADERS {
-            self.fault("headers", format!("at most {MAX_HEADERS}"));
-        }
+        let are_few = written.headers.len() <= MAX_HEADERS;
+        self.require(are_few, "headers", format!("at most {MAX_HEADERS}"));
         for (name, secret) in &written.headers {
             let mut secret = secret.clone();
             if let Err(problem) = secret.read(read) {
@@ -314,10 +292,8 @@ impl<'a> Check<'a> {
     fn subnets(&mut self, service: &[IpNet]) -> Vec<IpNet> {
         let mut allowed = service.to_vec();
         for text in &self.written.allow_private {
-            match parse_subnet(text) {
-                Ok(subnet) => allowed.push(subnet),
-                Err(error) => self.fault("allow_private", error.to_string()),
-            }
+            let subnet = parse_subnet(text).map_err(Fault::of("allow_private"));
+            allowed.extend(self.accept(subnet));
         }
         allowed
     }
@@ -327,31 +303,14 @@ impl<'a> Check<'a> {
         allowed: &[IpNet],
         read: &impl Fn(&Path) -> std::io::Result<String>,
     ) -> Option<Url> {
-        let text = match &self.written.url_file {
-            Some(_) if !self.written.url.is_empty() => {
-                self.fault("url", "given twice: url or url_file, not both");
-                return None;
-            }
-            Some(path) => match read(path) {
-                Ok(text) => text.trim().to_owned(),
-                Err(error) => {
-                    self.fault("url_file", format!("read {}: {error}", path.display()));
-                    return None;
-                }
-            },
-            None if self.written.url.is_empty() => {
-                let address = self.written.format.address();
-                address.unwrap_or_default().to_owned()
-            }
-            None => self.written.url.clone(),
-        };
-        let url = match Url::parse(&text) {
-            Ok(url) => url,
-            Err(error) => {
-                self.fault("url", format!("not a URL: {error}"));
-                return None;
-            }
-        };
+        let written = self.written;
+        let text = Some(written.url.as_str()).filter(|url| !url.is_empty());
+        let file = written.url_file.as_deref();
+        let given = self.accept(text_or_file(["url", "url_file"], text, file, read))?;
+        let given = given.as_ref().map(ExposeSecret::expose_secret);
+        let url = Url::parse(given.or(written.format.address()).unwrap_or_default());
+        let not_a_url = |error| Fault::new("url", format!("not a URL: {error}"));
+        let url = self.accept(url.map_err(not_a_url))?;
         let allow_http = self.written.allow_http.unwrap_or(self.config.allow_http);
         match url.scheme() {
             "https" => {}
@@ -377,55 +336,39 @@ impl<'a> Check<'a> {
         {
             self.fault("url", format!("{address} may not be reached ({why}); allow_private = [\"{address}/{}\"] allows it", if address.is_ipv4() { 32 } else { 128 }));
         }
-        if self.faults.iter().any(|fault| fault.key == "url") {
-            None
-        } else {
-            Some(url)
-        }
+        let is_good = self.faults.iter().all(|fault| fault.key != "url");
+        is_good.then_some(url)
     }
 
     fn signer(
         &mut self,
         read: &impl Fn(&Path) -> std::io::Result<String>,
     ) -> Option<Option<Signer>> {
-        let secret = match (&self.written.secret, &self.written.secret_file) {
-            (Some(_), Some(_)) => {
-                self.fault("secret", "given twice: secret or secret_file, not both");
-                return None;
-            }
-            (Some(secret), None) => secret.clone(),
-            (None, Some(path)) => match read(path) {
-                Ok(text) => SecretString::from(text.trim()),
-                Err(error) => {
-                    self.fault("secret_file", format!("read {}: {error}", path.display()));
-                    return None;
-                }
-            },
-            (None, None) if self.written.format.signed() != Signed::Always => return Some(None),
-            (None, None) => {
-                self.fault("secret", "missing: deliveries are signed; `echo whsec_$(openssl rand -base64 32)` makes one");
-                return None;
-            }
+        let written = self.written;
+        let text = written.secret.as_ref().map(ExposeSecret::expose_secret);
+        let file = written.secret_file.as_deref();
+        let secret = self.accept(text_or_file(["secret", "secret_file"], text, file, read))?;
+        let Some(secret) = secret else {
+            let is_optional = written.format.signed() != Signed::Always;
+            self.require(
+                is_optional,
+                "secret",
+                "missing: deliveries are signed; `echo whsec_$(openssl rand -base64 32)` makes one",
+            );
+            return is_optional.then_some(None);
         };
-        match Signer::new(secret.expose_secret()) {
-            Ok(signer) => Some(Some(signer)),
-            Err(error) => {
-                self.fault("secret", error.to_string());
-                None
-            }
-        }
+        let signer = Signer::new(secret.expose_secret());
+        self.accept(signer.map_err(Fault::of("secret"))).map(Some)
     }
 
     fn filter(&mut self) -> Option<Filter> {
         let mut patterns = Vec::new();
         for text in &self.written.types {
-            match text.parse::<TypePattern>() {
-                Ok(pattern) => patterns.push(pattern),
-                Err(error) => self.fault(
-                    "types",
-                    format!("{error}; \"job.failed\", \"job.*\" and \"*\" are patterns"),
-                ),
-            }
+            let unknown = |error| {
+                let problem = format!("{error}; \"job.failed\", \"job.*\" and \"*\" are patterns");
+                Fault::new("types", problem)
+            };
+            patterns.extend(self.accept(text.parse::<TypePattern>().map_err(unknown)));
         }
         let default_types = self.written.format.default_types();
         let by_default = default_types.filter(|_| patterns.is_empty());
@@ -438,26 +381,16 @@ impl<'a> Check<'a> {
         if by_default.is_some() && self.written.format.is_chat() {
             filter = filter.without_routine(self.pending_threshold());
         }
-        if filter.is_empty() {
-            self.fault(
-                "users",
-                "no event can match: nodes and capture belong to no user",
-            );
-        }
+        let problem = "no event can match: nodes and capture belong to no user";
+        self.require(!filter.is_empty(), "users", problem);
         if self.faults.iter().any(|fault| fault.key == "types") {
             return None;
         }
         if self.written.when.is_empty() {
             return Some(filter);
         }
-        let problem = match Expression::new(&self.written.when) {
-            Ok(condition) => match filter.when(condition) {
-                Ok(filter) => return Some(filter),
-                Err(error) => error.to_string(),
-            },
-            Err(error) => error.to_string(),
-        };
-        self.fault("when", problem);
-        None
+        let condition = Expression::new(&self.written.when).map_err(Fault::of("when"));
+        let condition = self.accept(condition)?;
+        self.accept(filter.when(condition).map_err(Fault::of("when")))
     }
 }

@@ -7,12 +7,12 @@ use std::sync::Arc;
 
 use event_message::redactor::{Redactor, Values};
 use reqwest::Certificate;
-use secrecy::{ExposeSecret as _, SecretString};
+use secrecy::{ExposeSecret, SecretString};
 use secret_file::LoginUrl;
 use serde::{Deserialize, Serialize};
 use url::Url;
 
-use super::{Config, Fault};
+use super::{Config, Fault, text_or_file};
 use crate::address::bypass::{Bypass, Rule};
 
 const DNS: u16 = 53;
@@ -78,13 +78,7 @@ impl Config {
         read_secret: impl Fn(&Path) -> std::io::Result<String>,
     ) -> Result<Network, Vec<Fault>> {
         let mut faults = Vec::new();
-        let mut fault = |key, problem: String| {
-            faults.push(Fault {
-                endpoint: String::new(),
-                key,
-                problem,
-            });
-        };
+        let mut fault = |key, problem: String| faults.push(Fault::new(key, problem));
         let authorities = self.authorities(&read).unwrap_or_else(|problem| {
             fault("ca_file", problem);
             Vec::new()
@@ -144,8 +138,8 @@ impl ProxyConfig {
                 Err(error) => fault("proxy.no_proxy", error.to_string()),
             }
         }
-        let credentials = self.credentials(read).unwrap_or_else(|(key, problem)| {
-            fault(key, problem);
+        let credentials = self.credentials(read).unwrap_or_else(|found| {
+            fault(found.key, found.problem);
             None
         });
         if self.url.is_empty() {
@@ -178,27 +172,22 @@ impl ProxyConfig {
     fn credentials(
         &self,
         read: impl Fn(&Path) -> std::io::Result<String>,
-    ) -> Result<Option<(String, SecretString)>, (&'static str, String)> {
-        let (key, text) = match (&self.credentials, &self.credentials_file) {
-            (None, path) if path.as_os_str().is_empty() => return Ok(None),
-            (Some(text), path) if path.as_os_str().is_empty() => {
-                ("proxy.credentials", text.expose_secret().to_owned())
-            }
-            (Some(_), _) => {
-                let problem = "given twice: proxy.credentials or proxy.credentials_file, not both";
-                return Err(("proxy.credentials", problem.to_owned()));
-            }
-            (None, path) => {
-                let key = "proxy.credentials_file";
-                let unread = |error| (key, format!("read {}: {error}", path.display()));
-                (key, read(path).map_err(unread)?)
-            }
+    ) -> Result<Option<(String, SecretString)>, Fault> {
+        let keys = ["proxy.credentials", "proxy.credentials_file"];
+        let text = self.credentials.as_ref().map(ExposeSecret::expose_secret);
+        let file = Some(self.credentials_file.as_path());
+        let file = file.filter(|file| !file.as_os_str().is_empty());
+        let Some(given) = text_or_file(keys, text, file, &read)? else {
+            return Ok(None);
         };
-        match text.trim().split_once(':') {
+        match given.expose_secret().trim().split_once(':') {
             Some((user, password)) if !user.is_empty() => {
                 Ok(Some((user.to_owned(), password.into())))
             }
-            _ => Err((key, "user:password is needed".to_owned())),
+            _ => {
+                let key = keys[usize::from(file.is_some())];
+                Err(Fault::new(key, "user:password is needed"))
+            }
         }
     }
 }

@@ -54,11 +54,7 @@ pub(crate) fn rename_old_keys(spec: &mut Value) {
 pub(crate) fn refuse_old_keys(spec: &Value) -> Result<(), Vec<Fault>> {
     let faults: Vec<Fault> = of_endpoint()
         .filter(|(old, _)| spec.get(old).is_some())
-        .map(|(old, new)| Fault {
-            endpoint: String::new(),
-            key: old,
-            problem: format!("renamed to {new}"),
-        })
+        .map(|(old, new)| Fault::new(old, format!("renamed to {new}")))
         .collect();
     if faults.is_empty() {
         Ok(())

@@ -107,12 +107,9 @@ impl EndpointWorker {
         if !unread() {
             return Ok(());
         }
-        let (store, name) = (&self.shared.store, &self.endpoint.name);
-        let provider_state = store
-            .provider_state(name, vec![STORED_GATE_KEY.to_owned()])
-            .await?;
-        let state = StoredGate::read(provider_state.get(STORED_GATE_KEY), admission.revision);
-        metrics::circuit(name, state.open.is_some());
+        let kept = self.kept(STORED_GATE_KEY).await?;
+        let state = StoredGate::read(kept.as_ref(), admission.revision);
+        metrics::circuit(&self.endpoint.name, state.open.is_some());
         let mut gate = admission.gate.lock();
         let gate = gate.as_mut().map_err(|poisoned| poisoned.get_mut());
         let (Ok(gate) | Err(gate)) = gate;

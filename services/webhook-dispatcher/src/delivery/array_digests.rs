@@ -184,7 +184,7 @@ impl EndpointWorker {
         let keep = digests
             .iter()
             .map(|(key, digest)| (key.clone(), state(digest)));
-        store.keep(epoch, endpoint, keep.collect(), now).await
+        self.keep(keep.collect()).await
     }
 
     async fn live<'a>(
@@ -211,14 +211,7 @@ impl EndpointWorker {
     }
 
     async fn stored(&self, key: &str) -> Result<Option<Digest>, Error> {
-        let keys = vec![key.to_owned()];
-        let mut provider_state = self
-            .shared
-            .store
-            .provider_state(&self.endpoint.name, keys)
-            .await?;
-        Ok(provider_state
-            .remove(key)
-            .and_then(|state| serde_json::from_str(&state).ok()))
+        let kept = self.kept(key).await?;
+        Ok(kept.and_then(|state| serde_json::from_str(&state).ok()))
     }
 }

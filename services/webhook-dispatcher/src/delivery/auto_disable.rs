@@ -11,7 +11,6 @@ use tokio::sync::Mutex;
 use crate::attempt::cause::{Cause, ResponsibleParty};
 use crate::clock;
 use crate::delivery::endpoint_worker::EndpointWorker;
-use crate::delivery::outbox_publisher;
 use crate::error::Error;
 use crate::names;
 use crate::store::endpoints::{Activity, EndpointRow};
@@ -114,7 +113,8 @@ impl EndpointWorker {
     pub(crate) async fn read_failing(&self) -> Result<(), Error> {
         let mut failing = self.failing.lock().await;
         if failing.is_none() {
-            *failing = Some(self.failing_since().await?);
+            let kept = self.kept(KEY).await?;
+            *failing = Some(kept.and_then(|text| FailureStreak::read(&text)));
         }
         Ok(())
     }
@@ -155,14 +155,6 @@ impl EndpointWorker {
         })
     }
 
-    async fn failing_since(&self) -> Result<Option<FailureStreak>, Error> {
-        let store = &self.shared.store;
-        let state = store
-            .provider_state(&self.endpoint.name, vec![KEY.to_owned()])
-            .await?;
-        Ok(state.get(KEY).and_then(|text| FailureStreak::read(text)))
-    }
-
     /// Halts the endpoint. Waiting and new deliveries are stored until it is resumed.
     pub(crate) async fn auto_disable(&self, auto_disable: AutoDisable) {
         if self.halted.swap(true, std::sync::atomic::Ordering::AcqRel) {
@@ -182,48 +174,21 @@ impl EndpointWorker {
     async fn try_auto_disable(&self, auto_disable: &AutoDisable) -> Result<(), Error> {
         let (store, name, now) = (&self.shared.store, &self.endpoint.name, clock::now());
         // A resumed endpoint starts without a streak.
-        store
-            .keep(self.lease.epoch, name, vec![(KEY.to_owned(), None)], now)
-            .await?;
+        self.keep(vec![(KEY.to_owned(), None)]).await?;
         let Some(stored) = store.endpoint(name).await? else {
             return Ok(());
         };
-        let what = auto_disable.activity.as_str();
-        let act = outbox_publisher::own_act(
-            &self.shared.cluster,
-            &stored.name,
-            &stored.owner,
-            what,
-            &auto_disable.reason,
-            now,
-        );
+        let AutoDisable { activity, reason } = auto_disable;
+        let what = activity.as_str();
+        let act = self.own_act(what, reason, now);
         // Keep the reason of a user who paused it in the meantime.
         if stored.activity != Activity::Active {
             return Ok(());
         }
-        let notices = notices(
-            &stored,
-            what,
-            &auto_disable.reason,
-            &store.endpoints().await?,
-            now,
-        );
-        if store
-            .auto_disable(
-                name,
-                auto_disable.activity,
-                &auto_disable.reason,
-                now,
-                act,
-                notices,
-            )
-            .await?
-        {
-            tracing::warn!(
-                endpoint = name,
-                reason = auto_disable.reason,
-                "endpoint {what} automatically"
-            );
+        let notices = notices(&stored, what, reason, &store.endpoints().await?, now);
+        let disabled = store.auto_disable(name, *activity, reason, now, act, notices);
+        if disabled.await? {
+            tracing::warn!(endpoint = name, reason, "endpoint {what} automatically");
             self.shared.outcomes.notify_one();
         }
         Ok(())

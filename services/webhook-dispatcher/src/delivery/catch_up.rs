@@ -193,18 +193,11 @@ impl EndpointWorker {
             "events missed: the stream no longer has these sequences"
         );
         let reason = format!("{SLURM_EVENTS} no longer has the sequences {first} to {last}");
-        let act = crate::delivery::outbox_publisher::own_act(
-            &shared.cluster,
-            endpoint,
-            &self.endpoint.owner,
-            "missed",
-            &reason,
-            clock::now(),
-        );
+        let now = clock::now();
+        let act = self.own_act("missed", &reason, now);
         let store = &shared.store;
-        store
-            .report_gap(endpoint, SLURM_EVENTS, first, last, clock::now(), act)
-            .await
+        let reported = store.report_gap(endpoint, SLURM_EVENTS, first, last, now, act);
+        reported.await
     }
 
     /// Begins at the stored position of the endpoint's replays.

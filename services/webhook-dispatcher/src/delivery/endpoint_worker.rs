@@ -413,6 +413,20 @@ impl EndpointWorker {
         Ok(())
     }
 
+    /// Stored state of the endpoint under a key.
+    pub(super) async fn kept(&self, key: &str) -> Result<Option<String>, Error> {
+        let store = &self.shared.store;
+        let keys = vec![key.to_owned()];
+        let mut state = store.provider_state(&self.endpoint.name, keys).await?;
+        Ok(state.remove(key))
+    }
+
+    /// Updates stored state of the endpoint. `None` removes a key.
+    pub(super) async fn keep(&self, keep: Vec<(String, Option<String>)>) -> Result<(), Error> {
+        let (store, name) = (&self.shared.store, &self.endpoint.name);
+        store.keep(self.lease.epoch, name, keep, clock::now()).await
+    }
+
     /// Stores the position of an endpoint that stops.
     pub async fn save_position(&self, queue: &EventQueue) {
         if let Some((cursor, created)) = queue.unstored()

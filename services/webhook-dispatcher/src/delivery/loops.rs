@@ -40,14 +40,10 @@ impl Loops {
 impl EventHandler for EndpointWorker {
     /// Starts the loop that handles events, unless it runs.
     fn handle_events(&self) {
-        self.start(&self.loops.live, |worker| async move {
-            loop {
-                handlers::consume(&worker, &worker.events).await;
-                if worker.loops.live.ends() {
-                    return;
-                }
-            }
-        });
+        self.start(
+            |loops| &loops.live,
+            |worker| async move { handlers::consume(&worker, &worker.events).await },
+        );
     }
 }
 
@@ -68,57 +64,43 @@ impl EndpointWorker {
     /// Starts or wakes the loop that sends deliveries that are due.
     pub fn wake(&self) {
         self.wake.notify_one();
-        self.start(&self.loops.due, Self::send_due);
+        self.start(|loops| &loops.due, Self::retry);
     }
 
     /// Starts the loop that handles replayed events, unless it runs.
     pub fn handle_replays(&self) {
-        self.start(&self.loops.replayed, |worker| async move {
-            loop {
-                replays::consume(&worker).await;
-                if worker.loops.replayed.ends() {
-                    return;
-                }
-            }
-        });
+        self.start(
+            |loops| &loops.replayed,
+            |worker| async move { replays::consume(&worker).await },
+        );
     }
 
     /// Starts the loop that puts dead letters back into the queue, unless it runs.
     pub fn redeliver(&self) {
-        self.start(&self.loops.redelivery, |worker| async move {
-            loop {
-                redeliver::run(&worker).await;
-                if worker.loops.redelivery.ends() {
-                    return;
-                }
-            }
-        });
+        self.start(
+            |loops| &loops.redelivery,
+            |worker| async move { redeliver::run(&worker).await },
+        );
     }
 
-    /// The loop for due deliveries.
-    async fn send_due(self: Arc<Self>) {
-        loop {
-            Arc::clone(&self).retry().await;
-            if self.loops.due.ends() {
-                return;
-            }
-        }
-    }
-
+    /// Runs a loop's work in a task until nobody asks for it any more, unless it runs already.
     fn start<F: Future<Output = ()> + Send + 'static>(
         &self,
-        task: &OnDemand,
-        run: impl FnOnce(Arc<Self>) -> F,
+        of: fn(&Loops) -> &OnDemand,
+        run: fn(Arc<Self>) -> F,
     ) {
         if !self.loops.is_active || self.stop.is_cancelled() {
             return;
         }
-        if let Some(this) = self.loops.this.upgrade().filter(|_| task.request()) {
+        let this = self.loops.this.upgrade();
+        if let Some(this) = this.filter(|_| of(&self.loops).request()) {
             let panicked = RestartAfterPanic(Arc::clone(&this));
-            let run = run(this);
             self.loops.tasks.spawn(async move {
                 let _panicked = panicked;
-                run.await;
+                run(Arc::clone(&this)).await;
+                while !of(&this.loops).ends() {
+                    run(Arc::clone(&this)).await;
+                }
             });
         }
     }

@@ -18,13 +18,13 @@ use prost::Message as _;
 use tokio_util::sync::CancellationToken;
 
 use crate::attempt::cause::Cause;
-use crate::delivery::endpoint_worker::WorkerContext;
+use crate::delivery::endpoint_worker::{EndpointWorker, WorkerContext};
 use crate::error::Error;
 use crate::names;
 use crate::repeat::RETRY_INTERVAL;
-use crate::store::State;
 use crate::store::endpoints::Act as Recorded;
-use crate::store::outbox::{Key, Outcome};
+use crate::store::outbox::Key;
+use crate::store::{Delivery, State};
 use crate::stream::SERVICE;
 
 /// Kind of the audit entries about changes of endpoints.
@@ -110,7 +110,7 @@ async fn round(shared: &WorkerContext) -> Result<Round, Error> {
 }
 
 /// Publishes outcomes. Returns the keys of those that were acknowledged.
-async fn publish_outcomes(bus: &Bus, cluster: &str, outcomes: Vec<Outcome>) -> Vec<Key> {
+async fn publish_outcomes(bus: &Bus, cluster: &str, outcomes: Vec<Delivery>) -> Vec<Key> {
     // The dispatcher's own messages have no entries: they concern events that have entries already.
     let (events, own): (Vec<_>, Vec<_>) = outcomes
         .into_iter()
@@ -133,7 +133,7 @@ async fn publish_outcomes(bus: &Bus, cluster: &str, outcomes: Vec<Outcome>) -> V
         .map(|outcome| audit_entry(&mut entry, &subject, outcome))
         .unzip();
     let audited = acknowledged(keys, bus.publish_many(&entries).await);
-    own.iter().map(Outcome::key).chain(audited).collect()
+    own.iter().map(Key::of).chain(audited).collect()
 }
 
 /// Those of which the bus acknowledged the message.
@@ -171,30 +171,25 @@ pub fn act(cluster: &str, changed: WebhookChanged, now: DateTime<Utc>) -> Record
     }
 }
 
-/// An audit entry about an automatic change of an endpoint.
-pub fn own_act(
-    cluster: &str,
-    endpoint: &str,
-    owner: &str,
-    what: &str,
-    reason: &str,
-    now: DateTime<Utc>,
-) -> Recorded {
-    let changed = WebhookChanged {
-        endpoint: endpoint.to_owned(),
-        what: what.to_owned(),
-        owner: owner.to_owned(),
-        reason: reason.to_owned(),
-        ..WebhookChanged::default()
-    };
-    act(cluster, changed, now)
+impl EndpointWorker {
+    /// An audit entry about what the dispatcher itself does to the endpoint.
+    pub(super) fn own_act(&self, what: &str, reason: &str, now: DateTime<Utc>) -> Recorded {
+        let changed = WebhookChanged {
+            endpoint: self.endpoint.name.clone(),
+            what: what.to_owned(),
+            owner: self.endpoint.owner.clone(),
+            reason: reason.to_owned(),
+            ..WebhookChanged::default()
+        };
+        act(&self.shared.cluster, changed, now)
+    }
 }
 
-fn outcome_id(outcome: &Outcome) -> String {
+fn outcome_id(outcome: &Delivery) -> String {
     names::outcome_id(&outcome.endpoint, &outcome.event_id, outcome.round)
 }
 
-fn dead_letter(outcome: &Outcome) -> RawMessage {
+fn dead_letter(outcome: &Delivery) -> RawMessage {
     let id = outcome_id(outcome);
     let letter = DeadLetter {
         id: id.clone(),
@@ -202,7 +197,7 @@ fn dead_letter(outcome: &Outcome) -> RawMessage {
         reason: outcome.error.clone(),
         at: Some(timestamp(outcome.updated_at)),
         subject: outcome.subject.clone(),
-        body: outcome.body.clone(),
+        body: outcome.body.to_vec(),
         stream: match names::replay(&outcome.event_id) {
             Some(_) => MESH_REPLAY.to_owned(),
             None => SLURM_EVENTS.to_owned(),
@@ -218,20 +213,20 @@ fn dead_letter(outcome: &Outcome) -> RawMessage {
     }
 }
 
-fn side(outcome: &Outcome) -> &'static str {
+fn side(outcome: &Delivery) -> &'static str {
     outcome.cause.map_or("", |cause| cause.side().as_str())
 }
 
 /// Fills the entry with an outcome. All entries of a round share its other fields.
-fn audit_entry(entry: &mut AuditEntry, subject: &str, outcome: Outcome) -> (Key, RawMessage) {
-    let key = outcome.key();
+fn audit_entry(entry: &mut AuditEntry, subject: &str, outcome: Delivery) -> (Key, RawMessage) {
+    let key = Key::of(&outcome);
     entry.id = outcome_id(&outcome);
     entry.at = Some(timestamp(outcome.updated_at));
     entry.act = Some(Act::Delivery(Audited {
         outcome: outcome.state.as_str().to_owned(),
         attempts: outcome.attempts,
         status: outcome.status.into(),
-        cause: outcome.cause.map_or("", Cause::as_str).to_owned(),
+        cause: Cause::word(outcome.cause).to_owned(),
         side: side(&outcome).to_owned(),
         round: outcome.round,
         endpoint: outcome.endpoint,

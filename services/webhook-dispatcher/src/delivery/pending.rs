@@ -72,11 +72,7 @@ impl EndpointWorker {
         }
         for key in news().filter_map(|read| pending::released(read.kind, &read.event)) {
             if let Some(left) = self.sent_topics(&key).await?.released() {
-                let (store, name) = (&self.shared.store, &self.endpoint.name);
-                let keep = vec![(key, left)];
-                store
-                    .keep(self.lease.epoch, name, keep, clock::now())
-                    .await?;
+                self.keep(vec![(key, left)]).await?;
             }
         }
         if let Some(last) = news().map(|read| read.stored).max() {
@@ -132,9 +128,7 @@ impl EndpointWorker {
 
     /// Topics that were already sent for a run.
     async fn sent_topics(&self, key: &str) -> Result<PublishedTopics, Error> {
-        let (store, name) = (&self.shared.store, &self.endpoint.name);
-        let provider_state = store.provider_state(name, vec![key.to_owned()]).await?;
-        Ok(PublishedTopics::read(provider_state.get(key)))
+        Ok(PublishedTopics::read(self.kept(key).await?.as_ref()))
     }
 
     /// Whether a due notice is sent now. If not, it is postponed or ended. `notice` is `None` if the endpoint no

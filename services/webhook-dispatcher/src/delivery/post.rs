@@ -54,6 +54,15 @@ pub enum DeliveryContent {
 }
 
 impl DeliveryContent {
+    /// An event that is not replayed, with its cost.
+    pub const fn event(event: Arc<DecodedEvent>, cost: Option<Box<CostEvent>>) -> Self {
+        Self::Event {
+            event,
+            cost,
+            replay: None,
+        }
+    }
+
     /// Decodes the content of a stored delivery.
     ///
     /// # Errors
@@ -97,11 +106,7 @@ impl DeliveryContent {
             let message = Message::test(&endpoint.name, &sample.cluster);
             Self::Message(sample.id.clone(), message)
         } else {
-            Self::Event {
-                event: Arc::new(sample.clone().into()),
-                cost: None,
-                replay: None,
-            }
+            Self::event(Arc::new(sample.clone().into()), None)
         }
     }
 

@@ -22,12 +22,8 @@ pub async fn run(worker: &EndpointWorker) {
             }
             Ok(None) => return,
             Err(error) => {
-                tracing::warn!(
-                    error = mesh_runtime::error_chain(&error),
-                    endpoint = worker.endpoint.name,
-                    "redelivery of dead letters failed, retrying"
-                );
-                pause(RETRY_INTERVAL, stop).await;
+                let waits = worker.wait_after(&error, "redelivery of dead letters");
+                stop.run_until_cancelled(waits).await;
             }
         }
     }

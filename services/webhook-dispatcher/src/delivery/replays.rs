@@ -15,7 +15,6 @@ use crate::clock;
 use crate::delivery::endpoint_worker::EndpointWorker;
 use crate::delivery::handlers;
 use crate::error::Error;
-use crate::repeat::{RETRY_INTERVAL, pause};
 use crate::store::Delivery;
 use crate::stream::event::StreamEvent;
 use crate::stream::queue::EventQueue;
@@ -38,9 +37,8 @@ pub async fn consume(worker: &Arc<EndpointWorker>) {
         Weak::<EndpointWorker>::new(),
     );
     while let Err(error) = worker.load_replays(&queue).await {
-        let (error, endpoint) = (mesh_runtime::error_chain(&error), &worker.endpoint.name);
-        tracing::warn!(error, endpoint, "read cursor of replays failed, retrying");
-        if !pause(RETRY_INTERVAL, &worker.stop).await {
+        let waits = worker.wait_after(&error, "read cursor of replays");
+        if worker.stop.run_until_cancelled(waits).await.is_none() {
             return;
         }
     }

@@ -62,7 +62,7 @@ mod tests {
     use mesh_db::Location;
 
     use super::*;
-    use crate::store::outbox::Outcome;
+    use crate::store::outbox::Key;
     use crate::store::{Delivery, State};
 
     #[tokio::test]
@@ -88,7 +88,7 @@ mod tests {
             store.save(epoch, delivery).await.unwrap();
         }
         let outcomes = store.outbox(vec!["one".to_owned()], 10).await.unwrap();
-        let keys = outcomes.iter().map(Outcome::key).collect();
+        let keys = outcomes.iter().map(Key::of).collect();
         store.mark_published(keys).await.unwrap();
         let stop = CancellationToken::new();
         let forget = async |before| {

@@ -128,12 +128,7 @@ impl EndpointReloader {
         self.worker_pool.list_again();
         let rows = endpoints.iter();
         let rows = rows.map(|endpoint| (endpoint.name.as_str(), endpoint.public.as_str()));
-        let stored = match self.store.note_files(rows, clock::now()).await {
-            Ok(None) => Ok(()),
-            Ok(Some(taken)) => Err(Error::NameTaken(taken)),
-            Err(error) => Err(error),
-        };
-        if let Err(error) = stored {
+        if let Err(error) = self.store.note_files(rows, clock::now()).await {
             self.registry.replace_files(former);
             self.worker_pool.list_again();
             return Err(error);

@@ -34,9 +34,7 @@ pub async fn prepare(store: &Store, endpoints: &[Endpoint]) -> Result<(), mesh_r
     // An endpoint whose row is lost was there before, nobody knows since when.
     let files = endpoints.iter();
     let files = files.map(|endpoint| (endpoint.name.as_str(), endpoint.public.as_str()));
-    if let Some(taken) = store.note_files(files, DateTime::UNIX_EPOCH).await? {
-        return Err(Error::NameTaken(taken).into());
-    }
+    store.note_files(files, DateTime::UNIX_EPOCH).await?;
     store.delete_cursors().await?;
     Ok(())
 }

@@ -1,16 +1,19 @@
-//! Writes about deliveries, each part of a transaction.
+//! Writes about deliveries. Each is part of a transaction of the [writer](super::writer).
 
 use chrono::{DateTime, Utc};
 use event_message::schedule::MAX_DRIFT;
-use mesh_db::pool::Transaction;
+use mesh_db::pool::WriteTransaction;
+use mesh_db::sql;
 use mesh_db::sql::Sql;
+use tokio_util::sync::CancellationToken;
 
+use crate::error::Error;
+use crate::store::Store;
 use crate::store::cursors::{self, CursorRow};
 use crate::store::delivery::Delivery;
 use crate::store::outbox;
 use crate::store::retention::piece;
-use crate::store::saves::{keep, save};
-use crate::stream::cursor::Cursor;
+use crate::store::saves::{kept, save};
 
 /// A write.
 pub(super) enum Command {
@@ -18,61 +21,21 @@ pub(super) enum Command {
     Save(Box<Delivery>),
     /// Store an expired delivery and count it.
     SaveMissed(Box<Delivery>),
-    /// Add a cost to the delivery that waits for it, and make it due.
-    JoinCost {
-        endpoint: String,
-        pair: String,
-        cost: Vec<u8>,
-        now: DateTime<Utc>,
-    },
-    /// Expire waiting deliveries under these keys.
-    DropWaiting {
-        endpoint: String,
-        pairs: Vec<String>,
-        reason: &'static str,
-        now: DateTime<Utc>,
-    },
-    /// Upsert or delete provider state of an endpoint.
-    Keep {
-        endpoint: String,
-        keep: Vec<(String, Option<String>)>,
-        now: DateTime<Utc>,
-    },
     /// Queue a summary of missed events and reset the count.
     ReportMissed(Box<Delivery>),
-    /// Make deliveries due that were scheduled by a clock ahead of this one.
-    Replan {
-        endpoint: String,
-        now: DateTime<Utc>,
+    /// Change rows, of an endpoint or of several.
+    Change {
+        endpoint: Option<String>,
+        statements: Vec<Sql>,
     },
-    /// End a batch of the waiting deliveries of a removed endpoint.
-    End {
-        endpoint: String,
-        now: DateTime<Utc>,
-    },
-    /// Put dead letters back into the queue and store the job's progress.
+    /// Put dead letters back into the queue, and store the job's progress by their number.
     Redeliver {
         endpoint: String,
-        job: String,
-        ids: Vec<String>,
-        cursor: String,
-        done: bool,
-        now: DateTime<Utc>,
-    },
-    /// Move endpoints that have nothing under way to this position of a stream.
-    AdvanceCursors {
-        endpoints: Vec<String>,
-        stream: &'static str,
-        created: DateTime<Utc>,
-        settled: u64,
+        letters: Sql,
+        progress: Box<dyn Fn(u64) -> Sql + Send + Sync>,
     },
     /// Store the cursor of an endpoint that stops.
-    SaveCursor {
-        endpoint: String,
-        stream: &'static str,
-        created: DateTime<Utc>,
-        cursor: Cursor,
-    },
+    SaveCursor(CursorRow<'static>),
     /// Mark outcomes as published.
     Announced(Vec<outbox::Key>),
 }
@@ -84,13 +47,9 @@ impl Command {
             Self::Save(delivery) | Self::SaveMissed(delivery) | Self::ReportMissed(delivery) => {
                 Some(&delivery.endpoint)
             }
-            Self::JoinCost { endpoint, .. }
-            | Self::DropWaiting { endpoint, .. }
-            | Self::Keep { endpoint, .. }
-            | Self::Replan { endpoint, .. }
-            | Self::End { endpoint, .. }
-            | Self::Redeliver { endpoint, .. } => Some(endpoint),
-            Self::AdvanceCursors { .. } | Self::SaveCursor { .. } | Self::Announced(_) => None,
+            Self::Redeliver { endpoint, .. } => Some(endpoint),
+            Self::Change { endpoint, .. } => endpoint.as_deref(),
+            Self::SaveCursor(_) | Self::Announced(_) => None,
         }
     }
 
@@ -100,75 +59,26 @@ impl Command {
     }
 
     /// Applies the write. Returns the number of rows.
-    pub async fn apply(&self, transaction: &mut Transaction<'_>) -> Result<u64, sqlx::Error> {
+    pub async fn apply(&self, transaction: &mut WriteTransaction) -> Result<u64, sqlx::Error> {
         match self {
             Self::Save(delivery) => save(transaction, &[delivery]).await,
             Self::SaveMissed(delivery) => {
-                let sql = Sql::new("INSERT INTO missed (endpoint, first_id, count, last_at) VALUES (")
-                    .list([
-                        (&delivery.endpoint).into(),
-                        (&delivery.event_id).into(),
-                        1_i64.into(),
-                        delivery.updated_at.timestamp_millis().into(),
-                    ])
-                    .push(") ON CONFLICT (endpoint) DO UPDATE SET count = missed.count + 1, last_at = excluded.last_at");
+                let sql = sql!(
+                    "INSERT INTO missed (endpoint, first_id, count, last_at) VALUES (?, ?, 1, ?) ON CONFLICT (endpoint) DO UPDATE SET count = missed.count + 1, last_at = excluded.last_at",
+                    &delivery.endpoint,
+                    &delivery.event_id,
+                    delivery.updated_at.timestamp_millis(),
+                );
                 transaction.conn().execute(&sql).await?;
                 save(transaction, &[delivery]).await
-            }
-            Self::JoinCost {
-                endpoint,
-                pair,
-                cost,
-                now,
-            } => {
-                let sql = Sql::new("UPDATE deliveries SET pair = NULL, cost = ")
-                    .bind(cost.as_slice())
-                    .push(", next_at = ")
-                    .bind(now.timestamp_millis())
-                    .push(" WHERE endpoint = ")
-                    .bind(endpoint)
-                    .push(" AND pair = ")
-                    .bind(pair)
-                    // The `+` stops SQLite from scanning all waiting deliveries.
-                    .either(" AND +state", " AND state")
-                    .push(" = 'waiting' AND attempts = 0");
-                transaction.conn().execute(&sql).await
-            }
-            Self::DropWaiting {
-                endpoint,
-                pairs,
-                reason,
-                now,
-            } => {
-                let sql = Sql::new("UPDATE deliveries SET state = 'expired', cause = '', error = ")
-                    .bind(*reason)
-                    .push(", pair = NULL, next_at = NULL, body = NULL, cost = NULL, updated_at = ")
-                    .bind(now.timestamp_millis())
-                    .push(" WHERE endpoint = ")
-                    .bind(endpoint)
-                    .push(" AND pair")
-                    .any_of(pairs.clone())
-                    // As above.
-                    .either(" AND +state", " AND state")
-                    .push(" = 'waiting'");
-                transaction.conn().execute(&sql).await
-            }
-            Self::Keep {
-                endpoint,
-                keep: entries,
-                now,
-            } => {
-                for (key, value) in entries {
-                    keep(transaction, endpoint, *now, key, value.as_deref()).await?;
-                }
-                Ok(entries.len() as u64)
             }
             Self::ReportMissed(report) => {
                 // Read the count in the same transaction, so that events missed since the decision to report are
                 // included.
-                let sql = Sql::new("DELETE FROM missed WHERE endpoint = ")
-                    .bind(&report.endpoint)
-                    .push(" RETURNING count");
+                let sql = sql!(
+                    "DELETE FROM missed WHERE endpoint = ? RETURNING count",
+                    &report.endpoint
+                );
                 let Some(row) = transaction.conn().first(&sql).await? else {
                     return Ok(0);
                 };
@@ -176,108 +86,163 @@ impl Command {
                 report.body = row.get::<i64>("count")?.to_string().into();
                 save(transaction, &[&report]).await
             }
-            Self::Replan { endpoint, now } => {
-                let latest = (*now + MAX_DRIFT).timestamp_millis();
-                let now = now.timestamp_millis();
-                let earliest = |sql: Sql, column: &'static str| {
-                    sql.push(column)
-                        .push(" = ")
-                        .either("MIN(", "LEAST(")
-                        .push(column)
-                        .push(", ")
-                        .bind(now)
-                        .push(")")
-                };
-                let sql = Sql::new("UPDATE deliveries SET next_at = ")
-                    .bind(now)
-                    .push(", updated_at = ")
-                    .bind(now)
-                    .push(", ");
-                let sql = earliest(sql, "began_at").push(", ");
-                let sql = earliest(sql, "created_at")
-                    .push(" WHERE endpoint = ")
-                    .bind(endpoint)
-                    .push(" AND state = 'waiting' AND next_at > ")
-                    .bind(now)
-                    .push(" AND updated_at > ")
-                    .bind(latest);
-                transaction.conn().execute(&sql).await
-            }
-            Self::End { endpoint, now } => {
-                let sql = Sql::new(
-                    "UPDATE deliveries SET state = 'dead', cause = 'removed', error = ltrim(error || ' (the endpoint was removed)'), next_at = NULL, pair = NULL, updated_at = ",
-                )
-                .bind(now.timestamp_millis());
-                let waits = |sql: Sql| {
-                    sql.push("endpoint = ")
-                        .bind(endpoint)
-                        .push(" AND state = 'waiting'")
-                };
-                let sql = piece(sql, "deliveries", waits);
-                transaction.conn().execute(&sql).await
+            Self::Change { statements, .. } => {
+                let mut rows = 0;
+                for sql in statements {
+                    rows += transaction.conn().execute(sql).await?;
+                }
+                Ok(rows)
             }
             Self::Redeliver {
-                endpoint,
-                job,
-                ids,
-                cursor,
-                done,
-                now,
+                letters, progress, ..
             } => {
-                let now = now.timestamp_millis();
-                // Skip outcomes that are not published yet: this update would lose them. Without a body after a recovery from the audit.
-                let sql = Sql::new(
-                    "UPDATE deliveries SET state = 'waiting', attempts = 0, announced = 0, round = round + 1, next_at = ",
-                )
-                .bind(now)
-                .push(", began_at = ")
-                .bind(now)
-                .push(", updated_at = ")
-                .bind(now)
-                // The `+` stops SQLite from scanning all dead letters.
-                .either(" WHERE +state", " WHERE state")
-                .push(" = 'dead' AND announced = 1 AND body IS NOT NULL AND endpoint = ")
-                .bind(endpoint)
-                .push(" AND event_id")
-                .any_of(ids.clone());
-                let queued = transaction.conn().execute(&sql).await?;
-                let sql = Sql::new("UPDATE redeliveries SET queued = queued + ")
-                    .bind(queued.cast_signed())
-                    .push(", cursor = ")
-                    .bind(cursor)
-                    .push(", state = ")
-                    .bind(if *done { "done" } else { "running" })
-                    .push(", updated_at = ")
-                    .bind(now)
-                    .push(" WHERE id = ")
-                    .bind(job);
-                transaction.conn().execute(&sql).await?;
+                let queued = transaction.conn().execute(letters).await?;
+                transaction.conn().execute(&progress(queued)).await?;
                 Ok(queued)
             }
-            Self::AdvanceCursors {
-                endpoints,
-                stream,
-                created,
-                settled,
-            } => {
-                let sql = cursors::advance(endpoints.clone(), stream, *created, *settled);
-                transaction.conn().execute(&sql).await
-            }
-            Self::SaveCursor {
-                endpoint,
-                stream,
-                created,
-                cursor,
-            } => {
-                let row = CursorRow {
-                    endpoint,
-                    stream,
-                    created: *created,
-                    cursor: cursor.clone(),
-                };
-                cursors::save(transaction, &[row]).await.map(|()| 1)
-            }
+            Self::SaveCursor(row) => cursors::save(transaction, std::slice::from_ref(row))
+                .await
+                .map(|()| 1),
             Self::Announced(keys) => outbox::note(transaction, keys).await,
         }
+    }
+}
+
+/// # Errors
+/// Each fails if the database write fails, or another dispatcher holds the lease.
+impl Store {
+    /// Stores the current state of a delivery. Returns once it is on disk.
+    pub async fn save(&self, epoch: i64, delivery: Delivery) -> Result<(), Error> {
+        let command = Command::Save(Box::new(delivery));
+        self.writer.write(Some(epoch), command).await.map(drop)
+    }
+
+    /// Stores an expired delivery and counts it for the endpoint's summary of missed events.
+    pub async fn save_missed(&self, epoch: i64, delivery: Delivery) -> Result<(), Error> {
+        let command = Command::SaveMissed(Box::new(delivery));
+        self.writer.write(Some(epoch), command).await.map(drop)
+    }
+
+    /// Queues a summary of missed events and resets the count.
+    pub async fn report_missed(&self, epoch: i64, report: Delivery) -> Result<(), Error> {
+        let command = Command::ReportMissed(Box::new(report));
+        self.writer.write(Some(epoch), command).await.map(drop)
+    }
+
+    async fn change_rows(
+        &self,
+        epoch: i64,
+        endpoint: &str,
+        statements: Vec<Sql>,
+    ) -> Result<u64, Error> {
+        let endpoint = Some(endpoint.to_owned());
+        let command = Command::Change {
+            endpoint,
+            statements,
+        };
+        self.writer.write(Some(epoch), command).await
+    }
+
+    /// Adds a cost to the delivery that waits for it, and makes it due. Returns true if there was one.
+    pub async fn join_cost(
+        &self,
+        epoch: i64,
+        endpoint: &str,
+        pair: String,
+        cost: Vec<u8>,
+        now: DateTime<Utc>,
+    ) -> Result<bool, Error> {
+        // The `+` stops SQLite from scanning all waiting deliveries.
+        let sql = sql!(
+            "UPDATE deliveries SET pair = NULL, cost = ?, next_at = ? WHERE endpoint = ? AND pair = ? AND {+|}state = 'waiting' AND attempts = 0",
+            cost.as_slice(),
+            now.timestamp_millis(),
+            endpoint,
+            &pair,
+        );
+        Ok(self.change_rows(epoch, endpoint, vec![sql]).await? > 0)
+    }
+
+    /// Expires deliveries that wait under these keys and are no longer needed. Returns their number.
+    pub async fn drop_waiting(
+        &self,
+        epoch: i64,
+        endpoint: &str,
+        pairs: Vec<String>,
+        reason: &'static str,
+        now: DateTime<Utc>,
+    ) -> Result<u64, Error> {
+        // The `+` stops SQLite from scanning all waiting deliveries.
+        let sql = sql!(
+            "UPDATE deliveries SET state = 'expired', cause = '', error = ?, pair = NULL, next_at = NULL, body = NULL, cost = NULL, updated_at = ? WHERE endpoint = ? AND pair IN ? AND {+|}state = 'waiting'",
+            reason,
+            now.timestamp_millis(),
+            endpoint,
+            pairs,
+        );
+        self.change_rows(epoch, endpoint, vec![sql]).await
+    }
+
+    /// Updates provider state of an endpoint. `None` removes a key.
+    pub async fn keep(
+        &self,
+        epoch: i64,
+        endpoint: &str,
+        keep: Vec<(String, Option<String>)>,
+        now: DateTime<Utc>,
+    ) -> Result<(), Error> {
+        let entries = keep.iter();
+        let statements = entries.map(|(key, value)| kept(endpoint, now, key, value.as_deref()));
+        let changed = self
+            .change_rows(epoch, endpoint, statements.collect())
+            .await;
+        changed.map(drop)
+    }
+
+    /// Ends the waiting deliveries of a removed endpoint, in batches, until none is left or it is stopped. Returns
+    /// their number.
+    pub async fn end(
+        &self,
+        epoch: i64,
+        endpoint: &str,
+        now: DateTime<Utc>,
+        stop: &CancellationToken,
+    ) -> Result<u64, Error> {
+        let sql = sql!(
+            "UPDATE deliveries SET state = 'dead', cause = 'removed', error = ltrim(error || ' (the endpoint was removed)'), next_at = NULL, pair = NULL, updated_at = ?",
+            now.timestamp_millis(),
+        );
+        let waits = "endpoint = ? AND state = 'waiting'";
+        let sql = piece(sql, "deliveries", waits, [endpoint.into()]);
+        let mut ended = 0;
+        while !stop.is_cancelled() {
+            match self.change_rows(epoch, endpoint, vec![sql.clone()]).await? {
+                0 => break,
+                some => ended += some,
+            }
+        }
+        Ok(ended)
+    }
+
+    /// Makes waiting deliveries due that were scheduled by a clock ahead of this one. Returns their number.
+    pub async fn replan(
+        &self,
+        epoch: i64,
+        endpoint: &str,
+        now: DateTime<Utc>,
+    ) -> Result<u64, Error> {
+        let latest = (now + MAX_DRIFT).timestamp_millis();
+        let now = now.timestamp_millis();
+        let sql = sql!(
+            "UPDATE deliveries SET next_at = ?, updated_at = ?, began_at = {MIN|LEAST}(began_at, ?), created_at = {MIN|LEAST}(created_at, ?) WHERE endpoint = ? AND state = 'waiting' AND next_at > ? AND updated_at > ?",
+            now,
+            now,
+            now,
+            now,
+            endpoint,
+            now,
+            latest,
+        );
+        self.change_rows(epoch, endpoint, vec![sql]).await
     }
 }

@@ -3,12 +3,14 @@
 //! That a message is settled stays true, whoever holds the lease by now. So a cursor is only ever moved forward, except
 //! when the stream itself was recreated or truncated.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
-use mesh_db::pool::{Access, Transaction};
-use mesh_db::sql::{Column, Row, Sql};
+use mesh_db::pool::WriteTransaction;
+use mesh_db::sql::Row;
+use mesh_db::{Bulk, sql};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -45,8 +47,8 @@ pub struct Missed {
 
 /// A cursor to store.
 pub(super) struct CursorRow<'a> {
-    pub endpoint: &'a str,
-    pub stream: &'a str,
+    pub endpoint: Cow<'a, str>,
+    pub stream: &'static str,
     pub created: DateTime<Utc>,
     pub cursor: Cursor,
 }
@@ -63,25 +65,18 @@ impl Store {
         created: DateTime<Utc>,
     ) -> Result<Option<Cursor>, Error> {
         let action = "read cursor";
-        let sql = Sql::new(
-            "SELECT endpoint, settled, above, stream_created FROM cursors WHERE endpoint = ",
-        )
-        .bind(endpoint)
-        .push(" AND stream = ")
-        .bind(stream);
-        let Some(row) = self.first(action, &sql).await? else {
-            return Ok(None);
-        };
-        let read = || -> Result<Cursor, sqlx::Error> {
-            let is_of_stream = row.get::<i64>("stream_created")? == nanos(created);
-            let (_, cursor) = read(&row)?;
-            Ok(if is_of_stream {
-                cursor
-            } else {
-                Cursor::default()
+        let sql = sql!(
+            "SELECT endpoint, settled, above, stream_created FROM cursors WHERE endpoint = ? AND stream = ?",
+            endpoint,
+            stream,
+        );
+        self.first(action, &sql, |row| {
+            Ok(match row.get::<i64>("stream_created")? == nanos(created) {
+                true => read(row)?.1,
+                false => Cursor::default(),
             })
-        };
-        read().map(Some).map_err(Error::database(action))
+        })
+        .await
     }
 
     /// The cursors of all endpoints in a stream.
@@ -90,8 +85,10 @@ impl Store {
     /// If the database read fails.
     pub async fn cursors(&self, stream: &str) -> Result<HashMap<String, Cursor>, Error> {
         let action = "read cursors";
-        let sql =
-            Sql::new("SELECT endpoint, settled, above FROM cursors WHERE stream = ").bind(stream);
+        let sql = sql!(
+            "SELECT endpoint, settled, above FROM cursors WHERE stream = ?",
+            stream
+        );
         self.query(action, &sql, read).await
     }
 
@@ -101,7 +98,7 @@ impl Store {
     /// If the database read fails.
     pub async fn creations(&self) -> Result<BTreeMap<String, DateTime<Utc>>, Error> {
         let action = "read endpoints";
-        let sql = Sql::new("SELECT name, created_at FROM endpoints WHERE state <> 'removed'");
+        let sql = sql!("SELECT name, created_at FROM endpoints WHERE state <> 'removed'");
         let read = |row: &Row| Ok((row.get("name")?, time(row.get("created_at")?)));
         self.query(action, &sql, read).await
     }
@@ -119,15 +116,14 @@ impl Store {
         let rows: Vec<CursorRow<'_>> = begin
             .iter()
             .map(|(endpoint, settled)| CursorRow {
-                endpoint,
+                endpoint: endpoint.into(),
                 stream,
                 created,
                 cursor: Cursor::at(*settled),
             })
             .collect();
         let write = async {
-            let mut connection = self.database.inner.writer.acquire().await?;
-            let mut transaction = connection.begin(Access::Write).await?;
+            let mut transaction = self.database.begin().await?;
             write(&mut transaction, &rows, BEGIN).await?;
             transaction.commit().await
         };
@@ -144,19 +140,20 @@ impl Store {
         created: DateTime<Utc>,
         last: u64,
     ) -> Result<(), Error> {
-        let sql = Sql::new("UPDATE cursors SET settled = 0, above = '', stream_created = ")
-            .bind(nanos(created))
-            .push(" WHERE stream = ")
-            .bind(stream)
-            .push(" AND stream_created <> ")
-            .bind(nanos(created));
+        let (created, last) = (nanos(created), last.cast_signed());
+        let sql = sql!(
+            "UPDATE cursors SET settled = 0, above = '', stream_created = ? WHERE stream = ? AND stream_created <> ?",
+            created,
+            stream,
+            created,
+        );
         let recreated = self.run("reset cursors", &sql).await?;
-        let sql = Sql::new("UPDATE cursors SET above = '', settled = ")
-            .bind(last.cast_signed())
-            .push(" WHERE stream = ")
-            .bind(stream)
-            .push(" AND settled > ")
-            .bind(last.cast_signed());
+        let sql = sql!(
+            "UPDATE cursors SET above = '', settled = ? WHERE stream = ? AND settled > ?",
+            last,
+            stream,
+            last,
+        );
         let set_back = self.run("reset cursors", &sql).await?;
         if recreated + set_back > 0 {
             tracing::warn!(
@@ -180,11 +177,18 @@ impl Store {
         created: DateTime<Utc>,
         settled: u64,
     ) -> Result<(), Error> {
-        let command = Command::AdvanceCursors {
-            endpoints,
-            stream,
-            created,
+        let settled = settled.cast_signed();
+        let sql = sql!(
+            "UPDATE cursors SET above = '', settled = ? WHERE stream = ? AND stream_created = ? AND settled < ? AND endpoint IN ?",
             settled,
+            stream,
+            nanos(created),
+            settled,
+            endpoints,
+        );
+        let command = Command::Change {
+            endpoint: None,
+            statements: vec![sql],
         };
         self.writer.write(None, command).await.map(drop)
     }
@@ -199,12 +203,12 @@ impl Store {
         cursor: Cursor,
         created: DateTime<Utc>,
     ) -> Result<(), Error> {
-        let command = Command::SaveCursor {
-            endpoint: queue.endpoint.clone(),
+        let command = Command::SaveCursor(CursorRow {
+            endpoint: queue.endpoint.clone().into(),
             stream: queue.stream,
             created,
             cursor,
-        };
+        });
         self.writer.write(None, command).await.map(drop)
     }
 
@@ -222,22 +226,17 @@ impl Store {
         act: Act,
     ) -> Result<(), Error> {
         let [first, last] = [first, last].map(u64::cast_signed);
-        let sql = Sql::new("UPDATE cursors SET above = '', settled = ")
-            .bind(last)
-            .push(", missed_first = ")
-            .bind(first)
-            .push(", missed_last = ")
-            .bind(last)
-            .push(", missed_count = missed_count + ")
-            .bind(last - first + 1)
-            .push(", missed_at = ")
-            .bind(now.timestamp_millis())
-            .push(" WHERE endpoint = ")
-            .bind(endpoint)
-            .push(" AND stream = ")
-            .bind(stream)
-            .push(" AND settled < ")
-            .bind(last);
+        let sql = sql!(
+            "UPDATE cursors SET above = '', settled = ?, missed_first = ?, missed_last = ?, missed_count = missed_count + ?, missed_at = ? WHERE endpoint = ? AND stream = ? AND settled < ?",
+            last,
+            first,
+            last,
+            last - first + 1,
+            now.timestamp_millis(),
+            endpoint,
+            stream,
+            last,
+        );
         self.act("store missed events", &sql, Some(act))
             .await
             .map(drop)
@@ -246,7 +245,7 @@ impl Store {
 
 /// Stores the cursors that these events move, in the transaction of their outcomes.
 pub(super) async fn save_arrivals(
-    transaction: &mut Transaction<'_>,
+    transaction: &mut WriteTransaction,
     arrivals: impl Iterator<Item = &Arrival>,
 ) -> Result<(), sqlx::Error> {
     // Sorted, to lock in a fixed order.
@@ -263,7 +262,7 @@ pub(super) async fn save_arrivals(
     let rows = queues.into_values().map(|(queue, settled)| {
         let (cursor, created) = queue.cursor_with(settled);
         CursorRow {
-            endpoint: &queue.endpoint,
+            endpoint: queue.endpoint.as_str().into(),
             stream: queue.stream,
             created,
             cursor,
@@ -275,60 +274,29 @@ pub(super) async fn save_arrivals(
 
 /// Moves cursors forward.
 pub(super) async fn save(
-    transaction: &mut Transaction<'_>,
+    transaction: &mut WriteTransaction,
     rows: &[CursorRow<'_>],
 ) -> Result<(), sqlx::Error> {
     write(transaction, rows, MOVE).await
 }
 
 async fn write(
-    transaction: &mut Transaction<'_>,
+    transaction: &mut WriteTransaction,
     rows: &[CursorRow<'_>],
     sql: &'static str,
 ) -> Result<(), sqlx::Error> {
     if rows.is_empty() {
         return Ok(());
     }
-    let ranges: Vec<String> = rows.iter().map(|row| row.cursor.ranges()).collect();
-    let numbers = |of: fn(&CursorRow<'_>) -> i64| {
-        Column::Ints(rows.iter().map(|row| Some(of(row))).collect())
-    };
-    let bulk = [
-        (
-            "endpoint",
-            Column::Texts(rows.iter().map(|row| Some(row.endpoint)).collect()),
-        ),
-        (
-            "stream",
-            Column::Texts(rows.iter().map(|row| Some(row.stream)).collect()),
-        ),
-        ("created", numbers(|row| nanos(row.created))),
-        ("settled", numbers(|row| row.cursor.settled.cast_signed())),
-        (
-            "above",
-            Column::Texts(ranges.iter().map(|text| Some(text.as_str())).collect()),
-        ),
-    ];
+    let rows = rows.iter().map(|row| (row, row.cursor.ranges()));
+    let rows: Vec<(&CursorRow<'_>, String)> = rows.collect();
+    let bulk = Bulk::of(&rows)
+        .texts("endpoint", |(row, _)| &*row.endpoint)
+        .texts("stream", |(row, _)| row.stream)
+        .ints("created", |(row, _)| nanos(row.created))
+        .ints("settled", |(row, _)| row.cursor.settled.cast_signed())
+        .texts("above", |(_, ranges)| ranges.as_str());
     transaction.conn().execute_bulk(&bulk, sql).await.map(drop)
-}
-
-/// Moves endpoints forward that have nothing under way.
-pub(super) fn advance(
-    endpoints: Vec<String>,
-    stream: &str,
-    created: DateTime<Utc>,
-    settled: u64,
-) -> Sql {
-    Sql::new("UPDATE cursors SET above = '', settled = ")
-        .bind(settled.cast_signed())
-        .push(" WHERE stream = ")
-        .bind(stream)
-        .push(" AND stream_created = ")
-        .bind(nanos(created))
-        .push(" AND settled < ")
-        .bind(settled.cast_signed())
-        .push(" AND endpoint")
-        .any_of(endpoints)
 }
 
 /// The gaps of an endpoint, from a row that has their columns.

@@ -9,14 +9,14 @@ use mesh_db::{Limits, Location, Tables};
 
 use crate::error::Error;
 
-const LIMITS: Limits = Limits {
+pub(super) const LIMITS: Limits = Limits {
     readers: 4,
     // One for the group commits of deliveries, and one for statements that must not wait for them.
     writers: 2,
     query_timeout: Duration::from_secs(10),
 };
 
-static TABLES: Tables = Tables {
+pub(super) static TABLES: Tables = Tables {
     name: "webhook-dispatcher",
     sqlite: sqlx::migrate!("migrations/sqlite"),
     postgres: sqlx::migrate!("migrations/postgres"),
@@ -24,36 +24,23 @@ static TABLES: Tables = Tables {
     remedy: "start the dispatcher once with the address of their owner",
 };
 
-/// The database, with a lock on its file. Cheap to clone.
+/// Keeps other dispatchers from a SQLite file. Cheap to clone.
 #[derive(Clone)]
-pub(super) struct Database {
-    pub inner: mesh_db::Database,
-    /// Locks the SQLite file while it is in use.
-    lock: Arc<Mutex<Option<File>>>,
-}
+pub(super) struct FileLock(Arc<Mutex<Option<File>>>);
 
-impl Database {
-    /// Prepares the database without connecting. Locks a SQLite file.
-    pub fn connect(location: &Location) -> Result<Self, Error> {
-        let inner = mesh_db::Database::connect(&TABLES, location, LIMITS)?;
-        let lock = match location {
-            Location::Sqlite(path) => Some(lock_file(path)?),
-            Location::Postgres(_) => None,
-        };
-        Ok(Self {
-            inner,
-            lock: Arc::new(Mutex::new(lock)),
-        })
+impl FileLock {
+    /// Locks the file of a database. A server needs no lock.
+    ///
+    /// # Errors
+    /// If another process has it.
+    pub fn take(location: &Location) -> Result<Self, Error> {
+        let lock = location.file().map(lock_file).transpose()?;
+        Ok(Self(Arc::new(Mutex::new(lock))))
     }
 
-    /// Closes every connection and unlocks the file.
-    pub async fn close(&self) {
-        self.inner.close().await;
-        let lock = self
-            .lock
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
+    /// Releases the lock, for every clone.
+    pub fn release(&self) {
+        let lock = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         // Unlock explicitly: a child process that is being spawned may hold a copy of the descriptor, which would
         // keep the lock.
         if let Some(Err(error)) = lock.map(|file| file.unlock()) {

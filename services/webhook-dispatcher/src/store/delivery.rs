@@ -17,53 +17,26 @@ use crate::store::delivery_position::DeliveryPosition;
 use crate::stream::event::StreamEvent;
 use crate::stream::event_cache::EventCache;
 use crate::stream::queue::{Arrival, EventQueue};
+use crate::words::words;
 
-/// State of a delivery.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum State {
-    /// Scheduled for an attempt.
-    Waiting,
-    /// Delivered.
-    Delivered,
-    /// Given up: a dead letter.
-    Dead,
-    /// Too old to be sent.
-    Expired,
-}
-
-impl State {
-    /// Every state.
-    pub const ALL: [Self; 4] = [Self::Waiting, Self::Delivered, Self::Dead, Self::Expired];
-
-    /// Value in the database, audit entries and the API.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Waiting => "waiting",
-            Self::Delivered => "delivered",
-            Self::Dead => "dead",
-            Self::Expired => "expired",
-        }
-    }
-
-    /// Parses the value of a state.
-    pub fn named(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|state| state.as_str() == word)
-    }
-
-    pub(super) fn parse(word: &str) -> Self {
-        match word {
-            "delivered" => Self::Delivered,
-            "dead" => Self::Dead,
-            "expired" => Self::Expired,
-            // The table's CHECK allows no other value.
-            _ => Self::Waiting,
-        }
+words! {
+    /// State of a delivery.
+    #[derive(Default)]
+    pub enum State {
+        /// Scheduled for an attempt.
+        #[default]
+        Waiting = "waiting",
+        /// Delivered.
+        Delivered = "delivered",
+        /// Given up: a dead letter.
+        Dead = "dead",
+        /// Too old to be sent.
+        Expired = "expired",
     }
 }
 
 /// Delivery of one event to one webhook.
-#[derive(Clone, Debug, Serialize, ToSchema)]
+#[derive(Clone, Debug, Default, Serialize, ToSchema)]
 #[schema(as = WebhookDelivery)]
 pub struct Delivery {
     /// Name of the endpoint.
@@ -156,7 +129,7 @@ pub struct Attempt {
 }
 
 fn word<S: Serializer>(cause: &Option<Cause>, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(cause.map_or("", Cause::as_str))
+    serializer.serialize_str(Cause::word(*cause))
 }
 
 impl Delivery {
@@ -224,27 +197,12 @@ impl Delivery {
         Self {
             endpoint: endpoint.to_owned(),
             event_id: id,
-            event_type: String::new(),
-            state: State::Waiting,
-            attempts: 0,
             next_at: Some(now),
-            status: 0,
-            error: String::new(),
             created_at: now,
             began_at: now,
             updated_at: now,
-            subject: String::new(),
-            stream_sequence: 0,
-            trace: String::new(),
-            pair: None,
             body: body.into(),
-            decoded: None,
-            cost: None,
-            round: 0,
-            cause: None,
-            attempt: None,
-            arrival: None,
-            keep: Vec::new(),
+            ..Self::default()
         }
     }
 }
@@ -253,6 +211,12 @@ impl Delivery {
 pub(super) const COLUMNS: &str = "endpoint, event_id, event_type, state, attempts, next_at, status, error, created_at, began_at, updated_at, subject,
      stream_sequence, trace, pair, body, cost, round, cause";
 
+/// The table's CHECK allows no other value.
+pub(super) fn state(row: &Row) -> Result<State, sqlx::Error> {
+    let word: String = row.get("state")?;
+    Ok(State::parse(&word).unwrap_or_default())
+}
+
 pub(super) fn read(row: &Row) -> Result<Delivery, sqlx::Error> {
     let time = |name| row.get::<i64>(name).map(time);
     let number = |name| row.get::<i64>(name).map(i64::unsigned_abs);
@@ -260,7 +224,7 @@ pub(super) fn read(row: &Row) -> Result<Delivery, sqlx::Error> {
         endpoint: row.get("endpoint")?,
         event_id: row.get("event_id")?,
         event_type: row.get("event_type")?,
-        state: State::parse(&row.get::<String>("state")?),
+        state: state(row)?,
         attempts: number("attempts")?.try_into().unwrap_or(u32::MAX),
         next_at: row
             .get::<Option<i64>>("next_at")?
@@ -278,13 +242,10 @@ pub(super) fn read(row: &Row) -> Result<Delivery, sqlx::Error> {
             .get::<Option<Vec<u8>>>("body")?
             .unwrap_or_default()
             .into(),
-        decoded: None,
         cost: row.get("cost")?,
         round: number("round")?.try_into().unwrap_or(u32::MAX),
         cause: Cause::parse(&row.get::<String>("cause")?),
-        attempt: None,
-        arrival: None,
-        keep: Vec::new(),
+        ..Delivery::default()
     })
 }
 
@@ -312,15 +273,15 @@ pub(super) fn place(row: &Row) -> Result<DeliveryPosition, sqlx::Error> {
 
 /// Limits a query to rows before (`<`) or after (`>`) a position.
 pub(super) fn beyond(sql: Sql, sign: &'static str, place: &DeliveryPosition) -> Sql {
-    sql.push(" AND (created_at, stream_sequence, event_id) ")
-        .push(sign)
-        .push(" (")
-        .list([
-            place.created_at.into(),
-            place.stream_sequence.into(),
-            place.event_id.as_str().into(),
-        ])
-        .push(")")
+    let sql = sql
+        .push(" AND (created_at, stream_sequence, event_id) ")
+        .push(sign);
+    let place = [
+        place.created_at.into(),
+        place.stream_sequence.into(),
+        place.event_id.as_str().into(),
+    ];
+    sql.and(" (?, ?, ?)", place)
 }
 
 /// Converts a stored time.

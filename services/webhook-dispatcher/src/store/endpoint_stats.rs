@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use mesh_db::sql::{Row, Sql};
+use mesh_db::sql;
+use mesh_db::sql::Row;
 use mesh_events::catalogue::SLURM_EVENTS;
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -11,7 +12,7 @@ use crate::attempt::gate::STORED_GATE_KEY;
 use crate::error::Error;
 use crate::store::Store;
 use crate::store::cursors::{Missed, missed};
-use crate::store::delivery::State;
+use crate::store::delivery::{State, state};
 
 /// Statistics of an endpoint.
 #[derive(Clone, Debug, Default)]
@@ -64,29 +65,25 @@ impl Store {
         if endpoints.is_empty() {
             return Ok(standings);
         }
-        let counts =
-            Sql::new("SELECT endpoint, state, COUNT(*) AS count FROM deliveries WHERE endpoint")
-                .any_of(endpoints.clone())
-                .push(" GROUP BY endpoint, state");
-        let errors = Sql::new(
-            "SELECT value AS endpoint, (SELECT error FROM deliveries WHERE deliveries.endpoint = given.value AND error <> ''",
-        )
+        let counts = sql!(
+            "SELECT endpoint, state, COUNT(*) AS count FROM deliveries WHERE endpoint IN ? GROUP BY endpoint, state",
+            endpoints.clone(),
+        );
         // The `+` stops SQLite from sorting all waiting and dead deliveries.
-        .either(" AND +state", " AND state")
-        .push(" IN ('waiting', 'dead') ORDER BY updated_at DESC LIMIT 1) AS error FROM ")
-        .either("json_each(", "UNNEST(")
-        .bind(endpoints.clone())
-        .either(") AS given", "::text[]) AS given(value)");
-        let gates = Sql::new("SELECT endpoint, value FROM kept WHERE key = ")
-            .bind(STORED_GATE_KEY)
-            .push(" AND endpoint")
-            .any_of(endpoints.clone());
-        let gaps = Sql::new(
-            "SELECT endpoint, missed_count, missed_first, missed_last, missed_at FROM cursors WHERE missed_count > 0 AND stream = ",
-        )
-        .bind(SLURM_EVENTS)
-        .push(" AND endpoint")
-        .any_of(endpoints);
+        let errors = sql!(
+            "SELECT value AS endpoint, (SELECT error FROM deliveries WHERE deliveries.endpoint = given.value AND error <> '' AND {+|}state IN ('waiting', 'dead') ORDER BY updated_at DESC LIMIT 1) AS error FROM {json_each(|UNNEST(}?{) AS given|::text[]) AS given(value)}",
+            endpoints.clone(),
+        );
+        let gates = sql!(
+            "SELECT endpoint, value FROM kept WHERE key = ? AND endpoint IN ?",
+            STORED_GATE_KEY,
+            endpoints.clone(),
+        );
+        let gaps = sql!(
+            "SELECT endpoint, missed_count, missed_first, missed_last, missed_at FROM cursors WHERE missed_count > 0 AND stream = ? AND endpoint IN ?",
+            SLURM_EVENTS,
+            endpoints,
+        );
         let [counts, errors, gates, gaps] = [
             self.rows(action, &counts).await?,
             self.rows(action, &errors).await?,
@@ -97,8 +94,7 @@ impl Store {
             let of = |row: &Row| row.get::<String>("endpoint");
             for row in &counts {
                 let standing: &mut EndpointStats = standings.entry(of(row)?).or_default();
-                let state = State::parse(&row.get::<String>("state")?);
-                *standing.counts.slot(state) = row.get::<i64>("count")?.unsigned_abs();
+                *standing.counts.slot(state(row)?) = row.get::<i64>("count")?.unsigned_abs();
             }
             for row in &errors {
                 if let Some(error) = row.get("error")? {

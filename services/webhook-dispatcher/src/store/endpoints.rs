@@ -3,69 +3,37 @@
 use std::collections::BTreeMap;
 
 use chrono::{DateTime, Utc};
-use mesh_db::pool::Access;
-use mesh_db::sql::{Row, Sql, Value};
-use serde::Serialize;
+use mesh_db::sql;
+use mesh_db::sql::{Row, Sql};
 
 use crate::config;
 use crate::error::Error;
 use crate::store::Store;
 use crate::store::delivery::{Delivery, time};
 use crate::store::saves::save;
+use crate::words::words;
 
-/// Where an endpoint is defined.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Source {
-    /// Created by the API.
-    Api,
-    /// Listed in `mesh.toml`.
-    File,
-}
-
-impl Source {
-    /// Value in the database and the API.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Api => "api",
-            Self::File => "file",
-        }
+words! {
+    /// Where an endpoint is defined.
+    pub enum Source {
+        /// Created by the API.
+        Api = "api",
+        /// Listed in `mesh.toml`.
+        File = "file",
     }
 }
 
-/// Activity state of an endpoint.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Activity {
-    /// Delivers.
-    Active,
-    /// Paused by a user, or after days of failures. Events are queued.
-    Paused,
-    /// Disabled because the receiver accepts no more events. Events are queued.
-    Disabled,
-    /// Being removed.
-    Removed,
-}
-
-impl Activity {
-    /// Value in the database and the API.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Active => "active",
-            Self::Paused => "paused",
-            Self::Disabled => "disabled",
-            Self::Removed => "removed",
-        }
-    }
-
-    fn parse(word: &str) -> Self {
-        match word {
-            "paused" => Self::Paused,
-            "disabled" => Self::Disabled,
-            "removed" => Self::Removed,
-            // The table's CHECK allows no other value.
-            _ => Self::Active,
-        }
+words! {
+    /// Activity state of an endpoint.
+    pub enum Activity {
+        /// Delivers.
+        Active = "active",
+        /// Paused by a user, or after days of failures. Events are queued.
+        Paused = "paused",
+        /// Disabled because the receiver accepts no more events. Events are queued.
+        Disabled = "disabled",
+        /// Being removed.
+        Removed = "removed",
     }
 }
 
@@ -138,11 +106,11 @@ impl Store {
     /// If the database read fails.
     pub async fn outlines(&self) -> Result<BTreeMap<String, EndpointSummary>, Error> {
         let action = "read endpoints";
-        let sql = Sql::new("SELECT name, source, state, revision, unlisted_at FROM endpoints");
+        let sql = sql!("SELECT name, source, state, revision, unlisted_at FROM endpoints");
         self.query(action, &sql, |row| {
             let outline = EndpointSummary {
                 source: source(row)?,
-                activity: Activity::parse(&row.get::<String>("state")?),
+                activity: activity(row)?,
                 revision: row.get("revision")?,
                 unlisted_at: row.get::<Option<i64>>("unlisted_at")?.map(time),
             };
@@ -157,7 +125,7 @@ impl Store {
     /// If the database read fails.
     pub async fn endpoints(&self) -> Result<Vec<EndpointRow>, Error> {
         let action = "read endpoints";
-        let sql = Sql::new("SELECT * FROM endpoints ORDER BY name");
+        let sql = sql!("SELECT * FROM endpoints ORDER BY name");
         self.query(action, &sql, read).await
     }
 
@@ -167,11 +135,8 @@ impl Store {
     /// If the database read fails.
     pub async fn endpoint(&self, name: &str) -> Result<Option<EndpointRow>, Error> {
         let action = "read endpoint";
-        let sql = Sql::new("SELECT * FROM endpoints WHERE name = ").bind(name);
-        let row = self.first(action, &sql).await?;
-        row.map(|row| read(&row))
-            .transpose()
-            .map_err(Error::database(action))
+        let sql = sql!("SELECT * FROM endpoints WHERE name = ?", name);
+        self.first(action, &sql, read).await
     }
 
     /// The existing endpoints among these names.
@@ -183,33 +148,27 @@ impl Store {
         if names.is_empty() {
             return Ok(BTreeMap::new());
         }
-        let sql = Sql::new("SELECT * FROM endpoints WHERE name").any_of(names);
+        let sql = sql!("SELECT * FROM endpoints WHERE name IN ?", names);
         self.query(action, &sql, |row| {
             read(row).map(|stored| (stored.name.clone(), stored))
         })
         .await
     }
 
-    /// Stores the endpoints of `mesh.toml`, all or none. Returns the name of one that collides with an endpoint
-    /// created by the API.
+    /// Stores the endpoints of `mesh.toml`, by name and specification, all or none.
     ///
     /// # Errors
-    /// If the database write fails.
+    /// If one has the name of an endpoint created by the API, or the database write fails.
     pub async fn note_files<'a>(
         &self,
         endpoints: impl Iterator<Item = (&'a str, &'a str)>,
         now: DateTime<Utc>,
-    ) -> Result<Option<String>, Error> {
+    ) -> Result<(), Error> {
         let note = async {
-            let mut connection = self.database.inner.writer.acquire().await?;
-            let mut transaction = connection.begin(Access::Write).await?;
+            let mut transaction = self.database.begin().await?;
             for (name, spec) in endpoints {
-                if transaction
-                    .conn()
-                    .execute(&note_file(name, spec, now))
-                    .await?
-                    == 0
-                {
+                let sql = note_file(name, spec, now);
+                if transaction.conn().execute(&sql).await? == 0 {
                     return Ok(Some(name.to_owned()));
                 }
             }
@@ -217,7 +176,10 @@ impl Store {
             self.changed();
             Ok(None)
         };
-        note.await.map_err(Error::database("store endpoints"))
+        match note.await.map_err(Error::database("store endpoints"))? {
+            Some(taken) => Err(Error::NameTaken(taken)),
+            None => Ok(()),
+        }
     }
 
     /// Records when an endpoint disappeared from every `mesh.toml`. `None` if it is listed.
@@ -229,10 +191,11 @@ impl Store {
         name: &str,
         since: Option<DateTime<Utc>>,
     ) -> Result<(), Error> {
-        let sql = Sql::new("UPDATE endpoints SET unlisted_at = ")
-            .bind(since.map(|since| since.timestamp_millis()))
-            .push(" WHERE source = 'file' AND name = ")
-            .bind(name);
+        let sql = sql!(
+            "UPDATE endpoints SET unlisted_at = ? WHERE source = 'file' AND name = ?",
+            since.map(|since| since.timestamp_millis()),
+            name,
+        );
         self.run("store endpoint", &sql).await.map(drop)
     }
 
@@ -241,24 +204,21 @@ impl Store {
     /// # Errors
     /// If the database write fails.
     pub async fn create(&self, endpoint: &EndpointRow, act: Act) -> Result<bool, Error> {
-        let sql = Sql::new(
-            "INSERT INTO endpoints (name, id, source, owner, spec, secrets, state, reason, since, revision, created_at, updated_at) VALUES (",
-        )
-        .list([
-            (&endpoint.name).into(),
-            (&endpoint.id).into(),
-            endpoint.source.as_str().into(),
-            (&endpoint.owner).into(),
-            Value::from(&endpoint.spec.to_string()),
-            endpoint.secrets.as_deref().into(),
-            endpoint.activity.as_str().into(),
-            (&endpoint.reason).into(),
-            endpoint.since.timestamp_millis().into(),
-            endpoint.revision.into(),
-            endpoint.created_at.timestamp_millis().into(),
-            endpoint.updated_at.timestamp_millis().into(),
-        ])
-        .push(") ON CONFLICT (name) DO NOTHING");
+        let sql = sql!(
+            "INSERT INTO endpoints (name, id, source, owner, spec, secrets, state, reason, since, revision, created_at, updated_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (name) DO NOTHING",
+            &endpoint.name,
+            &endpoint.id,
+            endpoint.source.as_str(),
+            &endpoint.owner,
+            &endpoint.spec.to_string(),
+            endpoint.secrets.as_deref(),
+            endpoint.activity.as_str(),
+            &endpoint.reason,
+            endpoint.since.timestamp_millis(),
+            endpoint.revision,
+            endpoint.created_at.timestamp_millis(),
+            endpoint.updated_at.timestamp_millis(),
+        );
         self.act("create endpoint", &sql, Some(act)).await
     }
 
@@ -268,24 +228,18 @@ impl Store {
     /// # Errors
     /// If the database write fails.
     pub async fn change(&self, endpoint: &EndpointRow, act: Option<Act>) -> Result<bool, Error> {
-        let sql = Sql::new("UPDATE endpoints SET revision = revision + 1, owner = ")
-            .bind(&endpoint.owner)
-            .push(", spec = ")
-            .bind(&endpoint.spec.to_string())
-            .push(", secrets = ")
-            .bind(endpoint.secrets.as_deref())
-            .push(", state = ")
-            .bind(endpoint.activity.as_str())
-            .push(", reason = ")
-            .bind(&endpoint.reason)
-            .push(", since = ")
-            .bind(endpoint.since.timestamp_millis())
-            .push(", updated_at = ")
-            .bind(endpoint.updated_at.timestamp_millis())
-            .push(" WHERE name = ")
-            .bind(&endpoint.name)
-            .push(" AND revision = ")
-            .bind(endpoint.revision);
+        let sql = sql!(
+            "UPDATE endpoints SET revision = revision + 1, owner = ?, spec = ?, secrets = ?, state = ?, reason = ?, since = ?, updated_at = ? WHERE name = ? AND revision = ?",
+            &endpoint.owner,
+            &endpoint.spec.to_string(),
+            endpoint.secrets.as_deref(),
+            endpoint.activity.as_str(),
+            &endpoint.reason,
+            endpoint.since.timestamp_millis(),
+            endpoint.updated_at.timestamp_millis(),
+            &endpoint.name,
+            endpoint.revision,
+        );
         self.act("change endpoint", &sql, act).await
     }
 
@@ -340,16 +294,11 @@ impl Store {
     /// If the database read fails.
     pub async fn acts(&self) -> Result<Vec<Act>, Error> {
         let action = "read audit entries";
-        self.query(
-            action,
-            &Sql::new("SELECT id, body FROM acts LIMIT 100"),
-            |row| {
-                Ok(Act {
-                    id: row.get("id")?,
-                    body: row.get("body")?,
-                })
-            },
-        )
+        let sql = sql!("SELECT id, body FROM acts LIMIT 100");
+        self.query(action, &sql, |row| {
+            let (id, body) = (row.get("id")?, row.get("body")?);
+            Ok(Act { id, body })
+        })
         .await
     }
 
@@ -358,7 +307,7 @@ impl Store {
     /// # Errors
     /// If the database write fails.
     pub async fn sent(&self, act: &str) -> Result<(), Error> {
-        let sql = Sql::new("DELETE FROM acts WHERE id = ").bind(act);
+        let sql = sql!("DELETE FROM acts WHERE id = ?", act);
         self.run("delete audit entry", &sql).await.map(drop)
     }
 
@@ -381,9 +330,10 @@ impl Store {
         messages: &[Delivery],
     ) -> Result<bool, Error> {
         let perform = async {
-            let mut connection = self.database.inner.writer.acquire().await?;
-            let mut transaction = connection.begin(Access::Write).await?;
+            let mut transaction = self.database.begin().await?;
             if transaction.conn().execute(sql).await? == 0 {
+                // If it were dropped, its connection would be closed.
+                transaction.commit().await?;
                 return Ok(false);
             }
             if let Some(act) = act {
@@ -403,55 +353,52 @@ impl Store {
 /// Upserts an endpoint of `mesh.toml`, unless the name belongs to one created by the API.
 fn note_file(name: &str, spec: &str, now: DateTime<Utc>) -> Sql {
     let now = now.timestamp_millis();
-    Sql::new(
-        "INSERT INTO endpoints (name, id, source, owner, spec, state, since, revision, created_at, updated_at) VALUES (",
-    )
-    .list([
-        name.into(),
-        Value::from(&uuid::Uuid::new_v4().to_string()),
-        "file".into(),
-        "".into(),
-        spec.into(),
-        "active".into(),
-        now.into(),
-        1_i64.into(),
-        now.into(),
-        now.into(),
-    ])
-    .push(
-        ") ON CONFLICT (name) DO UPDATE SET spec = excluded.spec, unlisted_at = NULL,
+    sql!(
+        "INSERT INTO endpoints (name, id, source, owner, spec, state, since, revision, created_at, updated_at) VALUES (?, ?, 'file', '', ?, 'active', ?, 1, ?, ?)
+         ON CONFLICT (name) DO UPDATE SET spec = excluded.spec, unlisted_at = NULL,
              state = CASE WHEN endpoints.state = 'removed' THEN 'active' ELSE endpoints.state END,
              created_at = CASE WHEN endpoints.state = 'removed' THEN excluded.created_at ELSE endpoints.created_at END,
              revision = CASE WHEN endpoints.state = 'removed' THEN endpoints.revision + 1 ELSE endpoints.revision END
          WHERE endpoints.source = 'file'",
+        name,
+        &uuid::Uuid::new_v4().to_string(),
+        spec,
+        now,
+        now,
+        now,
     )
 }
 
 fn becomes(name: &str, activity: Activity, reason: &str, now: DateTime<Utc>) -> Sql {
-    Sql::new("UPDATE endpoints SET revision = revision + 1, state = ")
-        .bind(activity.as_str())
-        .push(", reason = ")
-        .bind(reason)
-        .push(", since = ")
-        .bind(now.timestamp_millis())
-        .push(" WHERE state <> 'removed' AND state <> ")
-        .bind(activity.as_str())
-        .push(" AND name = ")
-        .bind(name)
+    let (state, now) = (activity.as_str(), now.timestamp_millis());
+    sql!(
+        "UPDATE endpoints SET revision = revision + 1, state = ?, reason = ?, since = ? WHERE state <> 'removed' AND state <> ? AND name = ?",
+        state,
+        reason,
+        now,
+        state,
+        name,
+    )
 }
 
 fn insert(act: &Act) -> Sql {
-    Sql::new("INSERT INTO acts (id, body) VALUES (")
-        .list([(&act.id).into(), act.body.as_slice().into()])
-        .push(")")
+    sql!(
+        "INSERT INTO acts (id, body) VALUES (?, ?)",
+        &act.id,
+        act.body.as_slice()
+    )
 }
 
+// The table's CHECK allows no other values.
+
 fn source(row: &Row) -> Result<Source, sqlx::Error> {
-    Ok(match row.get::<String>("source")?.as_str() {
-        "file" => Source::File,
-        // The table's CHECK allows no other value.
-        _ => Source::Api,
-    })
+    let word: String = row.get("source")?;
+    Ok(Source::parse(&word).unwrap_or(Source::Api))
+}
+
+fn activity(row: &Row) -> Result<Activity, sqlx::Error> {
+    let word: String = row.get("state")?;
+    Ok(Activity::parse(&word).unwrap_or(Activity::Active))
 }
 
 fn read(row: &Row) -> Result<EndpointRow, sqlx::Error> {
@@ -464,7 +411,7 @@ fn read(row: &Row) -> Result<EndpointRow, sqlx::Error> {
         owner: row.get("owner")?,
         spec,
         secrets: row.get("secrets")?,
-        activity: Activity::parse(&row.get::<String>("state")?),
+        activity: activity(row)?,
         reason: row.get("reason")?,
         since: time(row.get("since")?),
         revision: row.get("revision")?,

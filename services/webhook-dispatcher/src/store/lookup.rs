@@ -1,7 +1,7 @@
 //! Looks up known events in batches: one query at a time, for all events that were requested during the previous one.
 
 use mesh_db::pool::Pool;
-use mesh_db::sql::{Column, Sql};
+use mesh_db::{Bulk, sql};
 use tokio::sync::{mpsc, oneshot};
 
 /// Maximum events per query.
@@ -46,10 +46,11 @@ impl Lookup {
             return Ok(known);
         }
         // The batched query failed: query each event, so that each caller gets its own error.
-        let sql = Sql::new("SELECT event_id FROM deliveries WHERE endpoint = ")
-            .bind(endpoint)
-            .push(" AND event_id = ")
-            .bind(event_id);
+        let sql = sql!(
+            "SELECT event_id FROM deliveries WHERE endpoint = ? AND event_id = ?",
+            endpoint,
+            event_id,
+        );
         Ok(self.pool.first(&sql).await?.is_some())
     }
 }
@@ -77,22 +78,11 @@ async fn run(pool: Pool, mut asked: mpsc::Receiver<LookupRequest>) {
 }
 
 async fn known(pool: &Pool, questions: &[LookupRequest]) -> Result<Vec<bool>, sqlx::Error> {
-    let texts = |of: fn(&LookupRequest) -> &str| {
-        Column::Texts(
-            questions
-                .iter()
-                .map(|question| Some(of(question)))
-                .collect(),
-        )
-    };
-    let bulk = [
-        (
-            "n",
-            Column::Ints((0_i64..).map(Some).take(questions.len()).collect()),
-        ),
-        ("endpoint", texts(|question| &question.endpoint)),
-        ("event_id", texts(|question| &question.event_id)),
-    ];
+    let numbered: Vec<_> = (0_i64..).zip(questions).collect();
+    let bulk = Bulk::of(&numbered)
+        .ints("n", |(n, _)| *n)
+        .texts("endpoint", |(_, question)| question.endpoint.as_str())
+        .texts("event_id", |(_, question)| question.event_id.as_str());
     let mut connection = pool.acquire().await?;
     let rows = connection.conn().fetch_bulk(&bulk, KNOWN).await?;
     let mut known = vec![false; questions.len()];

@@ -1,14 +1,14 @@
 //! Outcomes that are not published yet.
 
-use chrono::{DateTime, Utc};
+use mesh_db::Bulk;
 use mesh_db::cells::{CellColumn, CellRow};
-use mesh_db::pool::{Conn, Transaction};
-use mesh_db::sql::{Column, Sql};
+use mesh_db::pool::{Conn, WriteTransaction};
+use mesh_db::sql::Sql;
 
 use crate::attempt::cause::Cause;
 use crate::error::Error;
 use crate::store::Store;
-use crate::store::delivery::{State, time};
+use crate::store::delivery::{Delivery, State, time};
 use crate::store::writer::Command;
 
 const COLUMNS: [CellColumn; 13] = [
@@ -33,37 +33,6 @@ const OUTBOX: &str =
      CASE WHEN state = 'dead' THEN subject END AS subject, CASE WHEN state = 'dead' THEN body END AS body
  FROM deliveries WHERE announced = 0 AND state <> 'waiting' AND ";
 
-/// Final state of a delivery.
-#[derive(Clone, Debug)]
-pub struct Outcome {
-    /// Name of the endpoint.
-    pub endpoint: String,
-    /// Id of the event.
-    pub event_id: String,
-    /// Type of the event.
-    pub event_type: String,
-    /// Delivered, dead or expired.
-    pub state: State,
-    /// Number of attempts.
-    pub attempts: u32,
-    /// HTTP status of the last attempt.
-    pub status: u16,
-    /// Error of the last attempt.
-    pub error: String,
-    /// When the delivery ended.
-    pub updated_at: DateTime<Utc>,
-    /// Number of redeliveries.
-    pub round: u32,
-    /// Why the last attempt failed.
-    pub cause: Option<Cause>,
-    /// Subject of the event, for dead letters.
-    pub subject: String,
-    /// Sequence of the event in its stream.
-    pub stream_sequence: u64,
-    /// The encoded event, for dead letters.
-    pub body: Vec<u8>,
-}
-
 /// Identifies an outcome. The round distinguishes the outcomes of a redelivered event.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Key {
@@ -72,23 +41,23 @@ pub struct Key {
     round: u32,
 }
 
-impl Outcome {
-    /// The identity of this outcome.
-    pub fn key(&self) -> Key {
-        Key {
-            endpoint: self.endpoint.clone(),
-            event_id: self.event_id.clone(),
-            round: self.round,
+impl Key {
+    /// The identity of a delivery's outcome.
+    pub fn of(delivery: &Delivery) -> Self {
+        Self {
+            endpoint: delivery.endpoint.clone(),
+            event_id: delivery.event_id.clone(),
+            round: delivery.round,
         }
     }
 }
 
 impl Store {
-    /// Unpublished outcomes of these endpoints, oldest first.
+    /// Unpublished outcomes of these endpoints, oldest first: what the audit and dead letters need of the deliveries.
     ///
     /// # Errors
     /// If the database read fails.
-    pub async fn outbox(&self, endpoints: Vec<String>, max: u32) -> Result<Vec<Outcome>, Error> {
+    pub async fn outbox(&self, endpoints: Vec<String>, max: u32) -> Result<Vec<Delivery>, Error> {
         if endpoints.is_empty() {
             return Ok(Vec::new());
         }
@@ -97,11 +66,9 @@ impl Store {
         let rest = Sql::new(OUTBOX)
             .either("+endpoint", "endpoint")
             .any_of(endpoints)
-            .push(" ORDER BY updated_at LIMIT ")
-            .bind(max)
-            .push(") AS outcomes");
+            .and(" ORDER BY updated_at LIMIT ?) AS outcomes", [max.into()]);
         let read_all = async {
-            let mut connection = self.database.inner.readers.acquire().await?;
+            let mut connection = self.database.readers.acquire().await?;
             let cells = connection.conn().cells(&COLUMNS, rest).await?;
             (0..cells.len())
                 .map(|place| read(cells.row(place)))
@@ -120,18 +87,18 @@ impl Store {
     }
 }
 
-fn read(row: CellRow<'_>) -> Result<Outcome, sqlx::Error> {
+fn read(row: CellRow<'_>) -> Result<Delivery, sqlx::Error> {
     let bytes = |column| row.bytes(column).map(Option::unwrap_or_default);
     let text = |column| bytes(column).map(|bytes| String::from_utf8_lossy(bytes).into_owned());
     let number = |column| {
         let number = row.int(column)?.unwrap_or_default();
         Ok::<_, sqlx::Error>(number.unsigned_abs())
     };
-    Ok(Outcome {
+    Ok(Delivery {
         endpoint: text(0)?,
         event_id: text(1)?,
         event_type: text(2)?,
-        state: State::parse(&text(3)?),
+        state: State::parse(&text(3)?).unwrap_or_default(),
         attempts: number(4)?.try_into().unwrap_or(u32::MAX),
         status: number(5)?.try_into().unwrap_or_default(),
         error: text(6)?,
@@ -140,22 +107,19 @@ fn read(row: CellRow<'_>) -> Result<Outcome, sqlx::Error> {
         cause: Cause::parse(&text(9)?),
         stream_sequence: number(10)?,
         subject: text(11)?,
-        body: bytes(12)?.to_vec(),
+        body: bytes(12)?.to_vec().into(),
+        ..Delivery::default()
     })
 }
 
 pub(super) async fn note(
-    transaction: &mut Transaction<'_>,
+    transaction: &mut WriteTransaction,
     keys: &[Key],
 ) -> Result<u64, sqlx::Error> {
-    let texts =
-        |of: fn(&Key) -> &str| Column::Texts(keys.iter().map(|key| Some(of(key))).collect());
-    let rounds = keys.iter().map(|key| Some(key.round.into())).collect();
-    let bulk = [
-        ("endpoint", texts(|key| &key.endpoint)),
-        ("event_id", texts(|key| &key.event_id)),
-        ("round", Column::Ints(rounds)),
-    ];
+    let bulk = Bulk::of(keys)
+        .texts("endpoint", |key| key.endpoint.as_str())
+        .texts("event_id", |key| key.event_id.as_str())
+        .ints("round", |key| i64::from(key.round));
     if matches!(transaction.conn(), Conn::Postgres(_)) {
         // Lock in a fixed order: while an endpoint changes owner, two dispatchers may publish the same outcomes.
         let lock = "SELECT 1 FROM deliveries WHERE (endpoint, event_id) IN (SELECT endpoint, event_id FROM bulk)

@@ -1,6 +1,7 @@
 //! The table of redelivery jobs.
 
 use chrono::{DateTime, Utc};
+use mesh_db::sql;
 use mesh_db::sql::{Row, Sql};
 use mesh_runtime::time_bound;
 use serde::{Deserialize, Serialize};
@@ -33,34 +34,27 @@ impl DeliverySelection {
     /// Adds the conditions to a statement.
     pub(super) fn narrow(&self, mut sql: Sql) -> Sql {
         if let Some(state) = self.state {
-            sql = sql.push(" AND state = ").bind(state.as_str());
+            sql = sql.and(" AND state = ?", [state.as_str().into()]);
         }
         match self.kind.as_deref() {
             None | Some("*") => {}
             Some(kind) => match kind.strip_suffix('*') {
                 Some(prefix) => {
                     let length = i64::try_from(prefix.len()).unwrap_or(i64::MAX);
-                    sql = sql
-                        .push(" AND substr(event_type, 1, ")
-                        .bind(length)
-                        .either(") = ", "::int) = ")
-                        .bind(prefix);
+                    let begins = " AND substr(event_type, 1, ?{|::int}) = ?";
+                    sql = sql.and(begins, [length.into(), prefix.into()]);
                 }
-                None => sql = sql.push(" AND event_type = ").bind(kind),
+                None => sql = sql.and(" AND event_type = ?", [kind.into()]),
             },
         }
         if let Some(cause) = self.cause {
-            sql = sql.push(" AND cause = ").bind(cause.as_str());
+            sql = sql.and(" AND cause = ?", [cause.as_str().into()]);
         }
         if let Some(since) = self.since {
-            sql = sql
-                .push(" AND updated_at >= ")
-                .bind(since.timestamp_millis());
+            sql = sql.and(" AND updated_at >= ?", [since.timestamp_millis().into()]);
         }
         if let Some(until) = self.until {
-            sql = sql
-                .push(" AND updated_at < ")
-                .bind(until.timestamp_millis());
+            sql = sql.and(" AND updated_at < ?", [until.timestamp_millis().into()]);
         }
         sql
     }
@@ -134,24 +128,17 @@ impl Store {
     pub async fn redeliver(&self, job: &RedeliveryJob, max: i64, act: Act) -> Result<bool, Error> {
         let now = job.created_at.timestamp_millis();
         let filter = serde_json::to_string(&job.filter).unwrap_or_default();
-        let sql = Sql::new(
-            "INSERT INTO redeliveries (id, endpoint, filter, state, by, created_at, updated_at) SELECT ",
-        )
-        .bind(&job.id)
-        .push(", ")
-        .bind(&job.webhook)
-        .push(", ")
-        .bind(&filter)
-        .push(", 'running', ")
-        .bind(&job.by)
-        .push(", ")
-        .bind(now)
-        .push(", ")
-        .bind(now)
-        .push(" WHERE (SELECT COUNT(*) FROM redeliveries WHERE state = 'running' AND endpoint = ")
-        .bind(&job.webhook)
-        .push(") < ")
-        .bind(max);
+        let sql = sql!(
+            "INSERT INTO redeliveries (id, endpoint, filter, state, by, created_at, updated_at) SELECT ?, ?, ?, 'running', ?, ?, ? WHERE (SELECT COUNT(*) FROM redeliveries WHERE state = 'running' AND endpoint = ?) < ?",
+            &job.id,
+            &job.webhook,
+            &filter,
+            &job.by,
+            now,
+            now,
+            &job.webhook,
+            max,
+        );
         self.act("store redelivery", &sql, Some(act)).await
     }
 
@@ -160,10 +147,11 @@ impl Store {
     /// # Errors
     /// If the database read fails.
     pub async fn redeliveries(&self, endpoint: &str) -> Result<Vec<RedeliveryJob>, Error> {
-        let sql = Sql::new("SELECT * FROM redeliveries WHERE endpoint = ")
-            .bind(endpoint)
-            .push(" ORDER BY created_at DESC, id LIMIT 100");
-        self.jobs(&sql).await
+        let sql = sql!(
+            "SELECT * FROM redeliveries WHERE endpoint = ? ORDER BY created_at DESC, id LIMIT 100",
+            endpoint,
+        );
+        self.query("read redeliveries", &sql, read).await
     }
 
     /// Endpoints with running redelivery jobs.
@@ -172,7 +160,7 @@ impl Store {
     /// If the database read fails.
     pub async fn with_redeliveries(&self) -> Result<Vec<String>, Error> {
         let action = "read redeliveries";
-        let sql = Sql::new("SELECT DISTINCT endpoint FROM redeliveries WHERE state = 'running'");
+        let sql = sql!("SELECT DISTINCT endpoint FROM redeliveries WHERE state = 'running'");
         self.query(action, &sql, |row| row.get("endpoint")).await
     }
 
@@ -181,10 +169,11 @@ impl Store {
     /// # Errors
     /// If the database read fails.
     pub async fn next_redelivery(&self, endpoint: &str) -> Result<Option<RedeliveryJob>, Error> {
-        let sql = Sql::new("SELECT * FROM redeliveries WHERE state = 'running' AND endpoint = ")
-            .bind(endpoint)
-            .push(" ORDER BY created_at, id LIMIT 1");
-        Ok(self.jobs(&sql).await?.pop())
+        let sql = sql!(
+            "SELECT * FROM redeliveries WHERE state = 'running' AND endpoint = ? ORDER BY created_at, id LIMIT 1",
+            endpoint,
+        );
+        self.first("read redeliveries", &sql, read).await
     }
 
     /// The next dead letters of a job, oldest first, each with a flag that says whether its outcome was published.
@@ -197,23 +186,21 @@ impl Store {
         max: u32,
     ) -> Result<Vec<(DeliveryPosition, bool)>, Error> {
         let action = "read dead letters";
-        let mut sql = Sql::new(
-            "SELECT created_at, stream_sequence, event_id, announced FROM deliveries WHERE endpoint = ",
-        )
-        .bind(&job.webhook);
+        let mut sql = sql!(
+            "SELECT created_at, stream_sequence, event_id, announced FROM deliveries WHERE endpoint = ?",
+            &job.webhook,
+        );
         if let Some(place) = DeliveryPosition::parse(&job.cursor) {
             sql = beyond(sql, ">", &place);
         }
         let again = &job.filter;
         sql = if again.ids.is_empty() {
-            sql.push(" AND state")
+            sql.push(" AND state = 'dead'")
         } else {
             // The `+` stops SQLite from scanning all dead letters instead of looking up the ids.
-            sql.push(" AND event_id")
-                .any_of(again.ids.clone())
-                .either(" AND +state", " AND state")
+            let named = " AND event_id IN ? AND {+|}state = 'dead'";
+            sql.and(named, [again.ids.clone().into()])
         };
-        sql = sql.push(" = 'dead'");
         let until = again
             .until
             .unwrap_or(DateTime::<Utc>::MAX_UTC)
@@ -226,10 +213,8 @@ impl Store {
             // A delivery that fails during the job is not redelivered once more by it.
             until: again.ids.is_empty().then_some(until),
         };
-        let sql = wanted
-            .narrow(sql)
-            .push(" ORDER BY created_at, stream_sequence, event_id LIMIT ")
-            .bind(max);
+        let order = " ORDER BY created_at, stream_sequence, event_id LIMIT ?";
+        let sql = wanted.narrow(sql).and(order, [max.into()]);
         self.query(action, &sql, |row| {
             Ok((place(row)?, row.get::<i64>("announced")? == 1))
         })
@@ -248,22 +233,36 @@ impl Store {
         done: bool,
         now: DateTime<Utc>,
     ) -> Result<u64, Error> {
+        let (id, now) = (job.id.clone(), now.timestamp_millis());
+        let last = places.last().map(DeliveryPosition::cursor);
+        let cursor = last.unwrap_or_else(|| job.cursor.clone());
+        let ids: Vec<String> = places.into_iter().map(|place| place.event_id).collect();
+        // Skip outcomes that are not published yet: this update would lose them. Without a body after a recovery from
+        // the audit. The `+` stops SQLite from scanning all dead letters.
+        let letters = sql!(
+            "UPDATE deliveries SET state = 'waiting', attempts = 0, announced = 0, round = round + 1, next_at = ?, began_at = ?, updated_at = ? WHERE {+|}state = 'dead' AND announced = 1 AND body IS NOT NULL AND endpoint = ? AND event_id IN ?",
+            now,
+            now,
+            now,
+            &job.webhook,
+            ids,
+        );
+        let progress = move |queued: u64| {
+            sql!(
+                "UPDATE redeliveries SET queued = queued + ?, cursor = ?, state = ?, updated_at = ? WHERE id = ?",
+                queued.cast_signed(),
+                &cursor,
+                if done { "done" } else { "running" },
+                now,
+                &id,
+            )
+        };
         let command = Command::Redeliver {
             endpoint: job.webhook.clone(),
-            job: job.id.clone(),
-            cursor: places
-                .last()
-                .map_or_else(|| job.cursor.clone(), DeliveryPosition::cursor),
-            ids: places.into_iter().map(|place| place.event_id).collect(),
-            done,
-            now,
+            letters,
+            progress: Box::new(progress),
         };
         self.writer.write(Some(epoch), command).await
-    }
-
-    async fn jobs(&self, sql: &Sql) -> Result<Vec<RedeliveryJob>, Error> {
-        let action = "read redeliveries";
-        self.query(action, sql, read).await
     }
 }
 

@@ -7,8 +7,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use mesh_db::pool::Access;
-use mesh_db::sql::{Row, Sql, Value};
+use mesh_db::sql;
+use mesh_db::sql::Sql;
 
 use crate::error::Error;
 use crate::store::Store;
@@ -18,12 +18,12 @@ use crate::store::ownership::{Lease, Replica};
 pub const TTL: Duration = Duration::from_secs(6);
 
 /// Milliseconds since the Unix epoch, by the database's clock.
-pub(super) fn now(sql: Sql) -> Sql {
-    sql.either(
-        "CAST(unixepoch('subsec') * 1000 AS INTEGER)",
-        "CAST(extract(epoch FROM clock_timestamp()) * 1000 AS BIGINT)",
-    )
+macro_rules! now {
+    () => {
+        "{CAST(unixepoch('subsec') * 1000 AS INTEGER)|CAST(extract(epoch FROM clock_timestamp()) * 1000 AS BIGINT)}"
+    };
 }
+pub(super) use now;
 
 impl Store {
     /// Removes all replicas. For SQLite, where this process is the only one.
@@ -31,9 +31,8 @@ impl Store {
     /// # Errors
     /// If the database write fails.
     pub async fn forget_replicas(&self) -> Result<(), Error> {
-        self.run("forget replicas", &Sql::new("DELETE FROM replicas"))
-            .await
-            .map(drop)
+        let sql = sql!("DELETE FROM replicas");
+        self.run("forget replicas", &sql).await.map(drop)
     }
 
     /// Registers a dispatcher.
@@ -42,12 +41,15 @@ impl Store {
     /// If the database write fails.
     pub async fn join(&self, id: &str, files: &BTreeSet<String>) -> Result<(), Error> {
         let files = serde_json::Value::from_iter(files.iter().cloned()).to_string();
-        let sql = now(
-            Sql::new("INSERT INTO replicas (id, leaving, files, seen) VALUES (")
-                .list([id.into(), 0_i64.into(), Value::from(&files)])
-                .push(", "),
-        )
-        .push(")");
+        let sql = sql!(
+            concat!(
+                "INSERT INTO replicas (id, leaving, files, seen) VALUES (?, 0, ?, ",
+                now!(),
+                ")"
+            ),
+            id,
+            &files,
+        );
         self.run("join replicas", &sql).await.map(drop)
     }
 
@@ -57,10 +59,7 @@ impl Store {
     /// If the database write fails.
     pub async fn list(&self, id: &str, files: &BTreeSet<String>) -> Result<(), Error> {
         let files = serde_json::Value::from_iter(files.iter().cloned()).to_string();
-        let sql = Sql::new("UPDATE replicas SET files = ")
-            .bind(&files)
-            .push(" WHERE id = ")
-            .bind(id);
+        let sql = sql!("UPDATE replicas SET files = ? WHERE id = ?", &files, id);
         self.run("list endpoints", &sql).await.map(drop)
     }
 
@@ -69,18 +68,29 @@ impl Store {
     /// # Errors
     /// If the database write fails.
     pub async fn heartbeat(&self, id: &str, leaving: bool) -> Result<bool, Error> {
-        let sql = now(Sql::new("UPDATE replicas SET leaving = ")
-            .bind(i64::from(leaving))
-            .push(", seen = "))
-        .push(" WHERE id = ")
-        .bind(id);
+        let sql = sql!(
+            concat!(
+                "UPDATE replicas SET leaving = ?, seen = ",
+                now!(),
+                " WHERE id = ?"
+            ),
+            i64::from(leaving),
+            id,
+        );
         let known = self.run("renew leases", &sql).await? > 0;
         let ttl = i64::try_from(TTL.as_millis()).unwrap_or(i64::MAX);
-        let sql = now(Sql::new("DELETE FROM replicas WHERE seen < "))
-            .push(" - ")
-            .bind(ttl);
         // A `seen` time from a clock ahead would otherwise keep a replica alive until then.
-        let sql = now(sql.push(" OR seen > ")).push(" + ").bind(ttl);
+        let sql = sql!(
+            concat!(
+                "DELETE FROM replicas WHERE seen < ",
+                now!(),
+                " - ? OR seen > ",
+                now!(),
+                " + ?"
+            ),
+            ttl,
+            ttl,
+        );
         self.run("expel replicas", &sql).await?;
         Ok(known)
     }
@@ -91,18 +101,14 @@ impl Store {
     /// If the database read fails.
     pub async fn replicas(&self) -> Result<Vec<Replica>, Error> {
         let action = "read replicas";
-        let read = |row: &Row| {
+        let sql = sql!("SELECT id, leaving, files FROM replicas");
+        self.query(action, &sql, |row| {
             Ok(Replica {
                 id: row.get("id")?,
                 leaving: row.get::<i64>("leaving")? != 0,
                 files: serde_json::from_str(&row.get::<String>("files")?).unwrap_or_default(),
             })
-        };
-        self.query(
-            action,
-            &Sql::new("SELECT id, leaving, files FROM replicas"),
-            read,
-        )
+        })
         .await
     }
 
@@ -112,18 +118,11 @@ impl Store {
     /// If the database read fails.
     pub async fn leases(&self) -> Result<BTreeMap<String, Lease>, Error> {
         let action = "read leases";
-        let read = |row: &Row| {
-            let lease = Lease {
-                holder: row.get("holder")?,
-                epoch: row.get("epoch")?,
-            };
-            Ok((row.get("endpoint")?, lease))
-        };
-        self.query(
-            action,
-            &Sql::new("SELECT endpoint, holder, epoch FROM leases"),
-            read,
-        )
+        let sql = sql!("SELECT endpoint, holder, epoch FROM leases");
+        self.query(action, &sql, |row| {
+            let (holder, epoch) = (row.get("holder")?, row.get("epoch")?);
+            Ok((row.get("endpoint")?, Lease { holder, epoch }))
+        })
         .await
     }
 
@@ -145,28 +144,30 @@ impl Store {
         }
         let names: Vec<String> = wanted.keys().cloned().collect();
         // Lock in a fixed order, so that two dispatchers that take the same leases do not deadlock.
-        let first = Sql::new("INSERT INTO leases (endpoint, holder, epoch, since) SELECT name, '', 0, 0 FROM endpoints WHERE name")
-            .any_of(names.clone())
-            .push(" ORDER BY name ON CONFLICT (endpoint) DO NOTHING");
-        let lock = Sql::new("SELECT endpoint FROM leases WHERE endpoint")
-            .any_of(names)
-            .push(" ORDER BY endpoint")
-            .either("", " FOR UPDATE");
+        let first = sql!(
+            "INSERT INTO leases (endpoint, holder, epoch, since) SELECT name, '', 0, 0 FROM endpoints WHERE name IN ? ORDER BY name ON CONFLICT (endpoint) DO NOTHING",
+            names.clone(),
+        );
+        let lock = sql!(
+            "SELECT endpoint FROM leases WHERE endpoint IN ? ORDER BY endpoint{| FOR UPDATE}",
+            names,
+        );
         let take = async {
-            let mut connection = self.database.inner.writer.acquire().await?;
-            let mut transaction = connection.begin(Access::Write).await?;
+            let mut transaction = self.database.begin().await?;
             transaction.conn().execute(&first).await?;
             transaction.conn().rows(&lock).await?;
             let mut taken = BTreeMap::new();
             for (seen, names) in by_epoch {
-                let sql = now(Sql::new("UPDATE leases SET epoch = epoch + 1, holder = ")
-                    .bind(id)
-                    .push(", since = "))
-                .push(" WHERE endpoint")
-                .any_of(names)
-                .push(" AND epoch = ")
-                .bind(seen)
-                .push(" AND holder NOT IN (SELECT id FROM replicas) RETURNING endpoint");
+                let sql = sql!(
+                    concat!(
+                        "UPDATE leases SET epoch = epoch + 1, holder = ?, since = ",
+                        now!(),
+                        " WHERE endpoint IN ? AND epoch = ? AND holder NOT IN (SELECT id FROM replicas) RETURNING endpoint"
+                    ),
+                    id,
+                    names,
+                    seen,
+                );
                 for row in transaction.conn().rows(&sql).await? {
                     taken.insert(row.get("endpoint")?, seen + 1);
                 }
@@ -183,10 +184,11 @@ impl Store {
     /// # Errors
     /// If the database write fails.
     pub async fn release(&self, id: &str, endpoints: Vec<String>) -> Result<(), Error> {
-        let sql = Sql::new("UPDATE leases SET holder = '' WHERE holder = ")
-            .bind(id)
-            .push(" AND endpoint")
-            .any_of(endpoints);
+        let sql = sql!(
+            "UPDATE leases SET holder = '' WHERE holder = ? AND endpoint IN ?",
+            id,
+            endpoints,
+        );
         self.run("release leases", &sql).await.map(drop)
     }
 
@@ -195,17 +197,16 @@ impl Store {
     /// # Errors
     /// If the database write fails.
     pub async fn leave(&self, id: &str) -> Result<(), Error> {
-        let sql = Sql::new("UPDATE leases SET holder = '' WHERE holder = ").bind(id);
+        let sql = sql!("UPDATE leases SET holder = '' WHERE holder = ?", id);
         self.run("release leases", &sql).await?;
-        let sql = Sql::new("DELETE FROM replicas WHERE id = ").bind(id);
+        let sql = sql!("DELETE FROM replicas WHERE id = ?", id);
         self.run("leave replicas", &sql).await.map(drop)
     }
 
     /// Runs one statement in its own transaction, independent of the writer's.
     pub(super) async fn run(&self, action: &'static str, sql: &Sql) -> Result<u64, Error> {
         let run = async {
-            let mut connection = self.database.inner.writer.acquire().await?;
-            let mut transaction = connection.begin(Access::Write).await?;
+            let mut transaction = self.database.begin().await?;
             let rows = transaction.conn().execute(sql).await?;
             transaction.commit().await?;
             self.changed();

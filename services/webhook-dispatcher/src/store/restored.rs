@@ -1,8 +1,7 @@
 //! Writes that follow the recovery of a damaged file.
 
 use chrono::{DateTime, Utc};
-use mesh_db::pool::Access;
-use mesh_db::sql::{Column, Sql};
+use mesh_db::{Bulk, sql};
 use mesh_events::proto::mesh::audit::v1::Delivery;
 
 use super::{State, Store};
@@ -30,8 +29,9 @@ impl Store {
     /// # Errors
     /// If the database write fails.
     pub async fn delete_cursors(&self) -> Result<(), Error> {
-        let sql = Sql::new("DELETE FROM cursors");
-        self.run("delete cursors", &sql).await.map(drop)
+        self.run("delete cursors", &sql!("DELETE FROM cursors"))
+            .await
+            .map(drop)
     }
 
     /// Stores outcomes. They are stored for `retention` from now on, longer than their events are on the bus.
@@ -44,36 +44,27 @@ impl Store {
         now: DateTime<Utc>,
     ) -> Result<(), Error> {
         outcomes.retain(|outcome| {
-            let state = State::named(&outcome.delivery.outcome);
+            let state = State::parse(&outcome.delivery.outcome);
             state.is_some_and(|state| state != State::Waiting)
         });
         // One statement has each delivery once.
         outcomes.sort_by(|a, b| key(a).cmp(&key(b)));
         outcomes.reverse();
         outcomes.dedup_by(|next, kept| key(next).0 == key(kept).0);
-        let texts = |of: fn(&Delivery) -> &str| {
-            let all = outcomes.iter().map(|outcome| Some(of(&outcome.delivery)));
-            Column::Texts(all.collect())
-        };
-        let numbers = |of: &dyn Fn(&RestoredOutcome) -> i64| {
-            Column::Ints(outcomes.iter().map(|outcome| Some(of(outcome))).collect())
-        };
-        let bulk = [
-            ("endpoint", texts(|of| &of.endpoint)),
-            ("event_id", texts(|of| &of.event_id)),
-            ("event_type", texts(|of| &of.event_type)),
-            ("state", texts(|of| &of.outcome)),
-            ("attempts", numbers(&|of| of.delivery.attempts.into())),
-            ("status", numbers(&|of| of.delivery.status.into())),
-            ("error", texts(|of| &of.error)),
-            ("cause", texts(|of| &of.cause)),
-            ("round", numbers(&|of| of.delivery.round.into())),
-            ("created_at", numbers(&|of| of.at.timestamp_millis())),
-            ("updated_at", numbers(&|_| now.timestamp_millis())),
-        ];
+        let bulk = Bulk::of(&outcomes)
+            .texts("endpoint", |of| of.delivery.endpoint.as_str())
+            .texts("event_id", |of| of.delivery.event_id.as_str())
+            .texts("event_type", |of| of.delivery.event_type.as_str())
+            .texts("state", |of| of.delivery.outcome.as_str())
+            .ints("attempts", |of| i64::from(of.delivery.attempts))
+            .ints("status", |of| i64::from(of.delivery.status))
+            .texts("error", |of| of.delivery.error.as_str())
+            .texts("cause", |of| of.delivery.cause.as_str())
+            .ints("round", |of| i64::from(of.delivery.round))
+            .ints("created_at", |of| of.at.timestamp_millis())
+            .ints("updated_at", |_| now.timestamp_millis());
         let write = async {
-            let mut connection = self.database.inner.writer.acquire().await?;
-            let mut transaction = connection.begin(Access::Write).await?;
+            let mut transaction = self.database.begin().await?;
             transaction.conn().execute_bulk(&bulk, RESTORE).await?;
             transaction.commit().await
         };

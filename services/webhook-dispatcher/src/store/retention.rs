@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use event_message::schedule::MAX_DRIFT;
-use mesh_db::pool::Access;
-use mesh_db::sql::Sql;
+use mesh_db::sql;
+use mesh_db::sql::{Sql, Value};
 use tokio_util::sync::CancellationToken;
 
 use crate::error::Error;
@@ -19,31 +19,22 @@ const ROWS_PER_DELETE: i64 = 1_000;
 /// Pause between batches.
 const DELETE_PAUSE: Duration = Duration::from_millis(20);
 
-/// Tables with conditions for old rows. The cut-off time is appended.
-const OLD: [(&str, &str); 4] = [
-    ("kept", "updated_at < "),
-    ("attempts", "at < "),
-    ("redeliveries", "state <> 'running' AND updated_at < "),
-    // Matches the index.
-    (
-        "deliveries",
-        "state <> 'waiting' AND announced = 1 AND updated_at < ",
-    ),
-];
-
-/// Tables with time columns and conditions for future timestamps. The latest plausible time is appended.
-const FUTURE: [(&str, &str, &str); 4] = [
-    ("kept", "updated_at", "updated_at > "),
-    ("attempts", "at", "at > "),
+/// Tables whose rows age, with the columns of their times and the conditions for old rows and for future ones.
+const AGEING: [(&str, &str, &str, &str); 4] = [
+    ("kept", "updated_at", "updated_at < ?", "updated_at > ?"),
+    ("attempts", "at", "at < ?", "at > ?"),
     (
         "redeliveries",
         "updated_at",
-        "state <> 'running' AND updated_at > ",
+        "state <> 'running' AND updated_at < ?",
+        "state <> 'running' AND updated_at > ?",
     ),
+    // Matches the index.
     (
         "deliveries",
         "updated_at",
-        "state <> 'waiting' AND announced = 1 AND updated_at > ",
+        "state <> 'waiting' AND announced = 1 AND updated_at < ?",
+        "state <> 'waiting' AND announced = 1 AND updated_at > ?",
     ),
 ];
 
@@ -65,11 +56,9 @@ impl Store {
     /// If the database read fails.
     pub async fn clock(&self) -> Result<DateTime<Utc>, Error> {
         let action = "read the clock";
-        let sql = now(Sql::new("SELECT ")).push(" AS now");
-        let row = self.first(action, &sql).await?;
-        let millis = row.map(|row| row.get::<i64>("now")).transpose();
-        let millis = millis.map_err(Error::database(action))?;
-        Ok(time(millis.unwrap_or_default()))
+        let sql = sql!(concat!("SELECT ", now!(), " AS now"));
+        let now = self.first(action, &sql, |row| row.get("now").map(time));
+        Ok(now.await?.unwrap_or_default())
     }
 
     /// Sets timestamps that lie in the future to now. They were written by a clock that was ahead, and their rows
@@ -83,19 +72,13 @@ impl Store {
         stop: &CancellationToken,
     ) -> Result<u64, Error> {
         let mut corrected = 0;
-        for (table, column, future) in FUTURE {
-            let sql = Sql::new("UPDATE ")
-                .push(table)
-                .push(" SET ")
-                .push(column)
-                .push(" = ")
-                .bind(now.timestamp_millis());
+        let action = "correct times of outcomes";
+        for (table, column, _, future) in AGEING {
+            let sql = Sql::new("UPDATE ").push(table).push(" SET ").push(column);
+            let sql = sql.and(" = ?", [now.timestamp_millis().into()]);
             let latest = (now + MAX_DRIFT).timestamp_millis();
-            let future = |sql: Sql| sql.push(future).bind(latest);
-            let sql = piece(sql, table, future);
-            corrected += self
-                .in_pieces("correct times of outcomes", &sql, stop)
-                .await?;
+            let sql = piece(sql, table, future, [latest.into()]);
+            corrected += self.in_pieces(action, &sql, stop).await?;
         }
         Ok(corrected)
     }
@@ -110,9 +93,13 @@ impl Store {
         stop: &CancellationToken,
     ) -> Result<u64, Error> {
         let mut deliveries = 0;
-        for (table, old) in OLD {
-            let old = |sql: Sql| sql.push(old).bind(before.timestamp_millis());
-            let sql = piece(delete(table), table, old);
+        for (table, _, old, _) in AGEING {
+            let sql = piece(
+                delete(table),
+                table,
+                old,
+                [before.timestamp_millis().into()],
+            );
             let forgotten = self.in_pieces("forget old outcomes", &sql, stop).await?;
             if table == "deliveries" {
                 deliveries = forgotten;
@@ -135,43 +122,34 @@ impl Store {
     ) -> Result<bool, Error> {
         let action = "erase endpoint";
         for table in OWN {
-            let own = |sql: Sql| {
-                sql.push("endpoint = ")
-                    .bind(name)
-                    .push(
-                        " AND EXISTS (SELECT 1 FROM endpoints WHERE state = 'removed' AND name = ",
-                    )
-                    .bind(name)
-                    .push(") AND EXISTS (SELECT 1 FROM leases WHERE endpoint = ")
-                    .bind(name)
-                    .push(" AND epoch = ")
-                    .bind(epoch)
-                    .push(")")
-            };
-            let sql = piece(delete(table), table, own);
+            let own = "endpoint = ? AND EXISTS (SELECT 1 FROM endpoints WHERE state = 'removed' AND name = ?) AND EXISTS (SELECT 1 FROM leases WHERE endpoint = ? AND epoch = ?)";
+            let values = [name.into(), name.into(), name.into(), epoch.into()];
+            let sql = piece(delete(table), table, own, values);
             self.in_pieces(action, &sql, stop).await?;
         }
         if stop.is_cancelled() {
             return Ok(false);
         }
         let erase = async {
-            let mut connection = self.database.inner.writer.acquire().await?;
-            let mut transaction = connection.begin(Access::Write).await?;
-            let ours = Sql::new("SELECT epoch FROM leases WHERE endpoint = ")
-                .bind(name)
-                .push(" AND epoch = ")
-                .bind(epoch)
-                .either("", " FOR SHARE");
-            let removed =
-                Sql::new("DELETE FROM endpoints WHERE state = 'removed' AND name = ").bind(name);
+            let mut transaction = self.database.begin().await?;
+            let ours = sql!(
+                "SELECT epoch FROM leases WHERE endpoint = ? AND epoch = ?{| FOR SHARE}",
+                name,
+                epoch,
+            );
+            let removed = sql!(
+                "DELETE FROM endpoints WHERE state = 'removed' AND name = ?",
+                name
+            );
             if transaction.conn().first(&ours).await?.is_none()
                 || transaction.conn().execute(&removed).await? == 0
             {
+                transaction.commit().await?;
                 return Ok(false);
             }
             // Rows that were written in the meantime.
             for table in OWN {
-                let sql = delete(table).push(" WHERE endpoint = ").bind(name);
+                let sql = delete(table).and(" WHERE endpoint = ?", [name.into()]);
                 transaction.conn().execute(&sql).await?;
             }
             transaction.commit().await?;
@@ -201,18 +179,19 @@ impl Store {
 }
 
 /// Limits a statement to one batch of the matching rows. Concurrent dispatchers skip each other's locked rows.
-pub(super) fn piece(sql: Sql, table: &'static str, which: impl FnOnce(Sql) -> Sql) -> Sql {
-    let sql = sql
-        .either(
-            " WHERE rowid IN (SELECT rowid FROM ",
-            " WHERE ctid = ANY(ARRAY(SELECT ctid FROM ",
-        )
-        .push(table)
-        .push(" WHERE ");
-    which(sql)
-        .push(" LIMIT ")
-        .bind(ROWS_PER_DELETE)
-        .either(")", " FOR UPDATE SKIP LOCKED))")
+pub(super) fn piece<const N: usize>(
+    sql: Sql,
+    table: &'static str,
+    condition: &'static str,
+    values: [Value; N],
+) -> Sql {
+    let sql = sql.and(
+        " WHERE {rowid IN (SELECT rowid FROM |ctid = ANY(ARRAY(SELECT ctid FROM }",
+        [],
+    );
+    let sql = sql.push(table).push(" WHERE ").and(condition, values);
+    let end = " LIMIT ?{)| FOR UPDATE SKIP LOCKED))}";
+    sql.and(end, [ROWS_PER_DELETE.into()])
 }
 
 fn delete(table: &'static str) -> Sql {

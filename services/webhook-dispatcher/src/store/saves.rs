@@ -3,8 +3,9 @@
 use std::collections::HashSet;
 
 use chrono::{DateTime, Utc};
-use mesh_db::pool::Transaction;
-use mesh_db::sql::{Column, Sql};
+use mesh_db::pool::WriteTransaction;
+use mesh_db::sql::Sql;
+use mesh_db::{Bulk, sql};
 
 use crate::attempt::cause::Cause;
 use crate::store::cursors::save_arrivals;
@@ -13,7 +14,7 @@ use crate::store::delivery::{Attempt, Delivery, State};
 /// Maximum stored attempts per delivery. The oldest are deleted.
 const MAX_ATTEMPTS: u32 = 50;
 
-/// Keeps the cost of an existing row: only [`Command::JoinCost`](crate::store::command::Command::JoinCost) sets it.
+/// Keeps the cost of an existing row: only [`Store::join_cost`](crate::store::Store::join_cost) sets it.
 const STORE: &str = "INSERT INTO deliveries (endpoint, event_id, event_type, state, attempts, next_at, status, error, created_at, updated_at,
      subject, stream_sequence, trace, pair, body, cost, cause, began_at, sent_at, latency_ms, snippet)
  SELECT endpoint, event_id, event_type, state, attempts, next_at, status, error, created_at, updated_at,
@@ -52,7 +53,7 @@ impl<'a> Group<'a> {
     }
 
     /// Stores the deliveries and empties the group.
-    pub async fn store(&mut self, transaction: &mut Transaction<'_>) -> Result<(), sqlx::Error> {
+    pub async fn store(&mut self, transaction: &mut WriteTransaction) -> Result<(), sqlx::Error> {
         save(transaction, &self.deliveries).await?;
         self.deliveries.clear();
         self.keys.clear();
@@ -62,90 +63,39 @@ impl<'a> Group<'a> {
 
 /// Upserts distinct deliveries with their attempts and provider state. Returns the number of rows.
 pub(super) async fn save(
-    transaction: &mut Transaction<'_>,
+    transaction: &mut WriteTransaction,
     deliveries: &[&Delivery],
 ) -> Result<u64, sqlx::Error> {
-    let texts = |of: fn(&Delivery) -> &str| {
-        let all = deliveries.iter().map(|delivery| Some(of(delivery)));
-        Column::Texts(all.collect())
-    };
-    let numbers = |of: fn(&Delivery) -> Option<i64>| {
-        Column::Ints(deliveries.iter().map(|delivery| of(delivery)).collect())
-    };
-    let times = |of: fn(&Delivery) -> DateTime<Utc>| {
-        let all = deliveries.iter();
-        Column::Ints(
-            all.map(|delivery| Some(of(delivery).timestamp_millis()))
-                .collect(),
-        )
-    };
-    let bulk = [
-        ("endpoint", texts(|delivery| &delivery.endpoint)),
-        ("event_id", texts(|delivery| &delivery.event_id)),
-        ("event_type", texts(|delivery| &delivery.event_type)),
-        ("state", texts(|delivery| delivery.state.as_str())),
-        (
-            "attempts",
-            numbers(|delivery| Some(delivery.attempts.into())),
-        ),
-        ("next_at", numbers(|delivery| delivery.next_at.map(millis))),
-        ("status", numbers(|delivery| Some(delivery.status.into()))),
-        ("error", texts(|delivery| &delivery.error)),
-        ("created_at", times(|delivery| delivery.created_at)),
-        ("updated_at", times(|delivery| delivery.updated_at)),
-        ("subject", texts(|delivery| &delivery.subject)),
-        (
-            "stream_sequence",
-            numbers(|delivery| Some(delivery.stream_sequence.cast_signed())),
-        ),
-        ("trace", texts(|delivery| &delivery.trace)),
-        (
-            "pair",
-            Column::Texts(
-                deliveries
-                    .iter()
-                    .map(|delivery| delivery.pair.as_deref())
-                    .collect(),
-            ),
-        ),
-        (
-            "body",
-            Column::Blobs(
-                deliveries
-                    .iter()
-                    .map(|delivery| needed_body(delivery))
-                    .collect(),
-            ),
-        ),
-        (
-            "cost",
-            Column::Blobs(
-                deliveries
-                    .iter()
-                    .map(|delivery| delivery.cost.as_deref())
-                    .collect(),
-            ),
-        ),
-        ("cause", texts(|delivery| word(delivery.cause))),
-        ("began_at", times(|delivery| delivery.began_at)),
-        (
-            "sent_at",
-            numbers(|delivery| Some(millis(only_attempt(delivery)?.at))),
-        ),
-        (
-            "latency_ms",
-            numbers(|delivery| Some(only_attempt(delivery)?.latency_ms.cast_signed())),
-        ),
-        (
-            "snippet",
-            Column::Texts(
-                deliveries
-                    .iter()
-                    .map(|delivery| Some(only_attempt(delivery)?.snippet.as_str()))
-                    .collect(),
-            ),
-        ),
-    ];
+    let bulk = Bulk::of(deliveries)
+        .texts("endpoint", |delivery| delivery.endpoint.as_str())
+        .texts("event_id", |delivery| delivery.event_id.as_str())
+        .texts("event_type", |delivery| delivery.event_type.as_str())
+        .texts("state", |delivery| delivery.state.as_str())
+        .ints("attempts", |delivery| i64::from(delivery.attempts))
+        .ints("next_at", |delivery| delivery.next_at.map(millis))
+        .ints("status", |delivery| i64::from(delivery.status))
+        .texts("error", |delivery| delivery.error.as_str())
+        .ints("created_at", |delivery| millis(delivery.created_at))
+        .ints("updated_at", |delivery| millis(delivery.updated_at))
+        .texts("subject", |delivery| delivery.subject.as_str())
+        .ints("stream_sequence", |delivery| {
+            delivery.stream_sequence.cast_signed()
+        })
+        .texts("trace", |delivery| delivery.trace.as_str())
+        .texts("pair", |delivery| delivery.pair.as_deref())
+        .blobs("body", |delivery| needed_body(delivery))
+        .blobs("cost", |delivery| delivery.cost.as_deref())
+        .texts("cause", |delivery| Cause::word(delivery.cause))
+        .ints("began_at", |delivery| millis(delivery.began_at))
+        .ints("sent_at", |delivery| {
+            Some(millis(only_attempt(delivery)?.at))
+        })
+        .ints("latency_ms", |delivery| {
+            Some(only_attempt(delivery)?.latency_ms.cast_signed())
+        })
+        .texts("snippet", |delivery| {
+            Some(only_attempt(delivery)?.snippet.as_str())
+        });
     let rows = transaction.conn().execute_bulk(&bulk, STORE).await?;
     note(transaction, deliveries).await?;
     let arrivals = deliveries.iter();
@@ -154,7 +104,8 @@ pub(super) async fn save(
     for delivery in deliveries {
         for (key, value) in &delivery.keep {
             let (endpoint, now) = (&delivery.endpoint, delivery.updated_at);
-            keep(transaction, endpoint, now, key, value.as_deref()).await?;
+            let sql = kept(endpoint, now, key, value.as_deref());
+            transaction.conn().execute(&sql).await?;
         }
     }
     Ok(rows)
@@ -162,7 +113,7 @@ pub(super) async fn save(
 
 /// Inserts the attempts that need rows of their own, and deletes the oldest beyond the limit.
 async fn note(
-    transaction: &mut Transaction<'_>,
+    transaction: &mut WriteTransaction,
     deliveries: &[&Delivery],
 ) -> Result<(), sqlx::Error> {
     let noted: Vec<(&Delivery, &Attempt)> = deliveries
@@ -170,53 +121,26 @@ async fn note(
         .filter(|delivery| only_attempt(delivery).is_none())
         .filter_map(|delivery| Some((*delivery, delivery.attempt.as_ref()?)))
         .collect();
-    let texts = |of: for<'a> fn(&'a Delivery, &'a Attempt) -> &'a str| {
-        let all = noted
-            .iter()
-            .map(|(delivery, attempt)| Some(of(delivery, attempt)));
-        Column::Texts(all.collect())
-    };
-    let numbers = |of: fn(&Attempt) -> Option<i64>| {
-        Column::Ints(noted.iter().map(|(_, attempt)| of(attempt)).collect())
-    };
-    let bulk = [
-        ("endpoint", texts(|delivery, _| &delivery.endpoint)),
-        ("event_id", texts(|delivery, _| &delivery.event_id)),
-        ("at", numbers(|attempt| Some(millis(attempt.at)))),
-        ("status", numbers(|attempt| Some(attempt.status.into()))),
-        (
-            "latency_ms",
-            numbers(|attempt| Some(attempt.latency_ms.cast_signed())),
-        ),
-        ("cause", texts(|_, attempt| word(attempt.cause))),
-        ("error", texts(|_, attempt| &attempt.error)),
-        ("snippet", texts(|_, attempt| &attempt.snippet)),
-        ("next_at", numbers(|attempt| attempt.next_at.map(millis))),
-    ];
-    transaction.conn().execute_bulk(&bulk, NOTE).await?;
-    let many = noted
-        .iter()
-        .map(|(delivery, _)| delivery)
-        .filter(|delivery| {
-            // Attempts of earlier rounds count as well.
-            delivery.attempts > MAX_ATTEMPTS || delivery.round > 0
-        });
-    let (endpoints, events): (Vec<_>, Vec<_>) = many
-        .map(|delivery| {
-            (
-                Some(delivery.endpoint.as_str()),
-                Some(delivery.event_id.as_str()),
-            )
+    let bulk = Bulk::of(&noted)
+        .texts("endpoint", |(delivery, _)| delivery.endpoint.as_str())
+        .texts("event_id", |(delivery, _)| delivery.event_id.as_str())
+        .ints("at", |(_, attempt)| millis(attempt.at))
+        .ints("status", |(_, attempt)| i64::from(attempt.status))
+        .ints("latency_ms", |(_, attempt)| {
+            attempt.latency_ms.cast_signed()
         })
-        .unzip();
-    let bulk = [
-        (
-            "most",
-            Column::Ints(vec![Some(MAX_ATTEMPTS.into()); endpoints.len()]),
-        ),
-        ("endpoint", Column::Texts(endpoints)),
-        ("event_id", Column::Texts(events)),
-    ];
+        .texts("cause", |(_, attempt)| Cause::word(attempt.cause))
+        .texts("error", |(_, attempt)| attempt.error.as_str())
+        .texts("snippet", |(_, attempt)| attempt.snippet.as_str())
+        .ints("next_at", |(_, attempt)| attempt.next_at.map(millis));
+    transaction.conn().execute_bulk(&bulk, NOTE).await?;
+    let mut many: Vec<&Delivery> = noted.iter().map(|(delivery, _)| *delivery).collect();
+    // Attempts of earlier rounds count as well.
+    many.retain(|delivery| delivery.attempts > MAX_ATTEMPTS || delivery.round > 0);
+    let bulk = Bulk::of(&many)
+        .ints("most", |_| i64::from(MAX_ATTEMPTS))
+        .texts("endpoint", |delivery| delivery.endpoint.as_str())
+        .texts("event_id", |delivery| delivery.event_id.as_str());
     transaction.conn().execute_bulk(&bulk, TRIM).await?;
     Ok(())
 }
@@ -238,31 +162,20 @@ fn millis(time: DateTime<Utc>) -> i64 {
     time.timestamp_millis()
 }
 
-fn word(cause: Option<Cause>) -> &'static str {
-    cause.map_or("", Cause::as_str)
-}
-
 /// Upserts or deletes provider state of an endpoint.
-pub(super) async fn keep(
-    transaction: &mut Transaction<'_>,
-    endpoint: &str,
-    now: DateTime<Utc>,
-    key: &str,
-    value: Option<&str>,
-) -> Result<(), sqlx::Error> {
-    let sql = match value {
-        Some(value) => Sql::new("INSERT INTO kept (endpoint, key, value, updated_at) VALUES (")
-            .list([
-                endpoint.into(),
-                key.into(),
-                value.into(),
-                now.timestamp_millis().into(),
-            ])
-            .push(") ON CONFLICT (endpoint, key) DO UPDATE SET value = excluded.value, updated_at = excluded.updated_at"),
-        None => Sql::new("DELETE FROM kept WHERE endpoint = ")
-            .bind(endpoint)
-            .push(" AND key = ")
-            .bind(key),
-    };
-    transaction.conn().execute(&sql).await.map(drop)
+pub(super) fn kept(endpoint: &str, now: DateTime<Utc>, key: &str, value: Option<&str>) -> Sql {
+    match value {
+        Some(value) => sql!(
+            "INSERT INTO kept (endpoint, key, value, updated_at) VALUES (?, ?, ?, ?) ON CONFLICT (endpoint, key) DO UPDATE SET value = excluded.value, updated_at = excluded.updated_at",
+            endpoint,
+            key,
+            value,
+            now.timestamp_millis(),
+        ),
+        None => sql!(
+            "DELETE FROM kept WHERE endpoint = ? AND key = ?",
+            endpoint,
+            key
+        ),
+    }
 }

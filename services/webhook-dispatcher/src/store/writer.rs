@@ -7,8 +7,8 @@
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
-use mesh_db::pool::{Access, Pool, Transaction};
-use mesh_db::sql::Sql;
+use mesh_db::pool::WriteTransaction;
+use mesh_db::{Database, sql};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
@@ -41,12 +41,12 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    /// Starts the task, which uses one connection of this pool at a time.
-    pub(super) fn start(pool: Pool) -> Self {
+    /// Starts the task, which has one transaction at a time.
+    pub(super) fn start(database: Database) -> Self {
         let (writes, incoming) = mpsc::channel(2 * BATCH_SIZE);
         let (report, trouble) = watch::channel(None);
         let task = Task {
-            pool,
+            database,
             report,
             trouble: None,
         };
@@ -83,7 +83,7 @@ struct WriteOutage {
 }
 
 struct Task {
-    pool: Pool,
+    database: Database,
     report: watch::Sender<Option<String>>,
     trouble: Option<WriteOutage>,
 }
@@ -137,13 +137,12 @@ impl Task {
 
     /// Commits these writes. During an outage the transaction starts with a probe and the outcomes left from before.
     async fn commit(&mut self, writes: &[Write]) -> Result<Vec<Result<u64, Error>>, sqlx::Error> {
-        let mut connection = self.pool.acquire().await?;
         let unwritten = self
             .trouble
             .as_ref()
             .map(|trouble| trouble.unwritten.as_slice());
         let attempt = async {
-            let mut transaction = connection.begin(Access::Write).await?;
+            let mut transaction = self.database.begin().await?;
             if unwritten.is_some() {
                 probe(&mut transaction).await?;
             }
@@ -161,15 +160,9 @@ impl Task {
             transaction.commit().await?;
             Ok(results)
         };
-        let committed = tokio::time::timeout(TRANSACTION_TIMEOUT, attempt)
+        tokio::time::timeout(TRANSACTION_TIMEOUT, attempt)
             .await
-            .unwrap_or(Err(sqlx::Error::PoolTimedOut));
-        if committed.is_err() {
-            // SQLite may have rolled back by itself (full disk) without sqlx noticing, and later statements would not
-            // be committed. A server connection may be in the middle of a response.
-            connection.close_on_drop();
-        }
-        committed
+            .unwrap_or(Err(sqlx::Error::PoolTimedOut))
     }
 
     fn failed(&mut self, error: &sqlx::Error, writes: Vec<Write>) {
@@ -212,7 +205,7 @@ async fn at(time: Option<Instant>) {
 /// combined.
 async fn apply(
     writes: &[Write],
-    transaction: &mut Transaction<'_>,
+    transaction: &mut WriteTransaction,
     epochs: &HashMap<String, i64>,
 ) -> Result<Vec<Result<u64, Error>>, sqlx::Error> {
     let mut results = Vec::with_capacity(writes.len());
@@ -252,7 +245,7 @@ impl Write {
 /// Reads the epochs of the leases these writes require. They are locked until the transaction ends: a takeover has to
 /// wait.
 async fn epochs<'a>(
-    transaction: &mut Transaction<'_>,
+    transaction: &mut WriteTransaction,
     writes: impl Iterator<Item = &'a Write>,
 ) -> Result<HashMap<String, i64>, sqlx::Error> {
     let endpoints: BTreeSet<&str> = writes
@@ -264,10 +257,10 @@ async fn epochs<'a>(
     }
     let endpoints: Vec<String> = endpoints.into_iter().map(str::to_owned).collect();
     // Lock in a fixed order to avoid deadlocks.
-    let sql = Sql::new("SELECT endpoint, epoch FROM leases WHERE endpoint")
-        .any_of(endpoints)
-        .push(" ORDER BY endpoint")
-        .either("", " FOR SHARE");
+    let sql = sql!(
+        "SELECT endpoint, epoch FROM leases WHERE endpoint IN ? ORDER BY endpoint{| FOR SHARE}",
+        endpoints,
+    );
     let rows = transaction.conn().rows(&sql).await?;
     rows.iter()
         .map(|row| Ok((row.get("endpoint")?, row.get("epoch")?)))
@@ -275,14 +268,14 @@ async fn epochs<'a>(
 }
 
 /// Changes nothing, but makes the commit write to disk. An empty commit would succeed on a full disk.
-async fn probe(transaction: &mut Transaction<'_>) -> Result<(), sqlx::Error> {
+async fn probe(transaction: &mut WriteTransaction) -> Result<(), sqlx::Error> {
     // No endpoint has an empty name.
     for sql in [
         "DELETE FROM missed WHERE endpoint = ''",
         "INSERT INTO missed (endpoint, first_id, count, last_at) VALUES ('', '', 0, 0)",
         "DELETE FROM missed WHERE endpoint = ''",
     ] {
-        transaction.conn().execute(&Sql::new(sql)).await?;
+        transaction.conn().execute(&sql!(sql)).await?;
     }
     Ok(())
 }

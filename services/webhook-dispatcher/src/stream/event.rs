@@ -7,7 +7,7 @@ use chrono::{DateTime, Utc};
 use event_filter::DecodedEvent;
 use mesh_bus::{Bus, Message, trace};
 use mesh_events::EventType;
-use mesh_events::catalogue::{MESH_REPLAY, SLURM_EVENTS};
+use mesh_events::catalogue::MESH_REPLAY;
 use mesh_events::cloudevents::HEADER_REPLAY;
 
 use super::SERVICE;
@@ -83,13 +83,5 @@ impl StreamEvent {
             }
         }
         Ok(events)
-    }
-
-    /// Its stream.
-    pub const fn stream(&self) -> &'static str {
-        match self.replay {
-            Some(_) => MESH_REPLAY,
-            None => SLURM_EVENTS,
-        }
     }
 }

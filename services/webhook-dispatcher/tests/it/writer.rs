@@ -13,7 +13,7 @@ use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _};
 use tempfile::TempDir;
 use webhook_dispatcher::error::Error;
-use webhook_dispatcher::store::outbox::Outcome;
+use webhook_dispatcher::store::outbox::Key;
 use webhook_dispatcher::store::redeliveries::{RedeliverRequest, RedeliveryJob};
 use webhook_dispatcher::store::{Attempt, Delivery, State, Store};
 
@@ -63,7 +63,7 @@ impl Tables {
         let store = Store::open(&parsed).await.unwrap();
         let (names, spec) = (["one", "two"], "{}");
         let files = names.iter().map(|name| (*name, spec));
-        assert_eq!(store.note_files(files, start()).await.unwrap(), None);
+        store.note_files(files, start()).await.unwrap();
         let wanted = names.map(|name| (name.to_owned(), 0)).into();
         let leases = store.take("me", &wanted).await.unwrap();
         let epoch = leases["one"];
@@ -269,10 +269,10 @@ async fn hundreds_in_one_batch_are_stored_once_each(kind: Kind) {
     let (sent, left) = outbox.split_at(200);
     tables
         .store
-        .mark_published(sent.iter().map(Outcome::key).collect())
+        .mark_published(sent.iter().map(Key::of).collect())
         .await
         .unwrap();
-    let keys = |outcomes: &[Outcome]| outcomes.iter().map(Outcome::key).collect::<BTreeSet<_>>();
+    let keys = |outcomes: &[Delivery]| outcomes.iter().map(Key::of).collect::<BTreeSet<_>>();
     assert_eq!(keys(&outcomes().await.unwrap()), keys(left));
     tables.store.close().await;
 }
@@ -374,8 +374,8 @@ async fn an_outcome_that_was_begun_again_is_not_taken_for_announced(kind: Kind) 
     store.save(epoch, dead).await.unwrap();
     let sent = outbox().await;
     assert_eq!((sent.len(), sent[0].round), (1, 0));
-    assert_eq!(sent[0].body, [0, 255, 7], "its letter has the event");
-    let keys = || sent.iter().map(Outcome::key).collect();
+    assert_eq!(sent[0].body[..], [0, 255, 7], "its letter has the event");
+    let keys = || sent.iter().map(Key::of).collect();
     store.mark_published(keys()).await.unwrap();
     assert!(outbox().await.is_empty());
     let job = job();

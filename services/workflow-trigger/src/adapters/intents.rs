@@ -8,7 +8,7 @@ use mesh_db::sql::{Row, Sql};
 use slurm_submit::SubmitKey;
 use slurm_types::JobId;
 
-use super::store::Store;
+use super::store::{Store, rule_id};
 use crate::domain::action::PlannedAction;
 use crate::domain::intent::{Cause, Chain, Intent, IntentState};
 use crate::domain::rule::RuleId;
@@ -45,7 +45,7 @@ impl Store {
         let at = now.timestamp_micros();
         let until = (now + CLAIM_DURATION).timestamp_micros();
         let sql = Sql::new("UPDATE intents SET claimed_by = ")
-            .bind(&*self.instance)
+            .bind(&*self.database.instance)
             .push(", claimed_until = ")
             .bind(until)
             .push(" WHERE key IN (SELECT key FROM intents WHERE next_at <= ")
@@ -249,10 +249,7 @@ fn read(
     let ended_as: String = row.get("ended_as")?;
     Ok(Intent {
         key,
-        rule: RuleId {
-            owner: row.get("rule_owner")?,
-            name: row.get("rule_name")?,
-        },
+        rule: rule_id(row, "rule_owner", "rule_name")?,
         state,
         cause: Cause {
             event_id: row.get("event_id")?,

@@ -337,7 +337,7 @@ impl Store {
         sql.push("key = ")
             .bind(&intent.key)
             .push(" AND claimed_until > 0 AND claimed_by = ")
-            .bind(&*self.instance)
+            .bind(&*self.database.instance)
     }
 }
 

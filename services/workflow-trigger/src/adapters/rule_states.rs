@@ -8,7 +8,7 @@ use mesh_db::sql::Sql;
 use mesh_events::proto::mesh::audit::v1::TriggerActed;
 
 use super::outbox;
-use super::store::Store;
+use super::store::{Store, rule_id};
 use crate::domain::guards::PAUSE_AFTER_REFUSALS;
 use crate::domain::intent::Intent;
 use crate::domain::rule::RuleId;
@@ -131,10 +131,7 @@ impl Store {
         let rows = self.database.rows(ACTION, &sql).await?;
         rows.iter()
             .map(|row| {
-                let id = RuleId {
-                    owner: row.get("owner")?,
-                    name: row.get("name")?,
-                };
+                let id = rule_id(row, "owner", "name")?;
                 let paused_at: Option<i64> = row.get("paused_at")?;
                 let state = RuleState {
                     paused_at: paused_at.and_then(DateTime::from_timestamp_micros),

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use chrono::{DateTime, Utc};
 use mesh_db::sql::Sql;
 
-use super::store::Store;
+use super::store::{Store, rule_id};
 use crate::domain::rule::RuleId;
 use crate::error::Error;
 
@@ -29,10 +29,7 @@ impl Store {
         let rows = self.database.rows(ACTION, &sql).await?;
         rows.iter()
             .map(|row| {
-                let id = RuleId {
-                    owner: row.get("owner")?,
-                    name: row.get("name")?,
-                };
+                let id = rule_id(row, "owner", "name")?;
                 let state = ScheduleState {
                     schedule: row.get("schedule")?,
                     last: DateTime::from_timestamp_micros(row.get("last_at")?).unwrap_or_default(),

@@ -1,11 +1,11 @@
 //! The workflow-trigger's tables: a SQLite file for one process, or a PostgreSQL database.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use mesh_db::sql::Sql;
+use mesh_db::sql::{Row, Sql};
 use mesh_db::{Database, Limits, Location, Tables};
 
+use crate::domain::rule::RuleId;
 use crate::error::Error;
 
 pub(super) const NAME: &str = "workflow-trigger";
@@ -30,8 +30,6 @@ static TABLES: Tables = Tables {
 pub struct Store {
     /// Their database.
     pub database: Database,
-    /// Id of this process in claims. Empty for SQLite, where the claims of an earlier process are this one's.
-    pub(super) instance: Arc<str>,
 }
 
 impl Store {
@@ -41,14 +39,7 @@ impl Store {
     /// If its file cannot be created.
     pub fn connect(location: &Location) -> Result<Self, Error> {
         let database = Database::connect(&TABLES, location, LIMITS)?;
-        let instance = match database.is_shared() {
-            true => uuid::Uuid::new_v4().to_string(),
-            false => String::new(),
-        };
-        Ok(Self {
-            database,
-            instance: instance.into(),
-        })
+        Ok(Self { database })
     }
 
     /// Executes statements in one transaction, as [`Database::change`].
@@ -60,4 +51,12 @@ impl Store {
     ) -> Result<bool, Error> {
         Ok(self.database.change(action, first, others).await?)
     }
+}
+
+/// The rule that these columns of a row name.
+pub(super) fn rule_id(row: &Row, owner: &str, name: &str) -> Result<RuleId, sqlx::Error> {
+    Ok(RuleId {
+        owner: row.get(owner)?,
+        name: row.get(name)?,
+    })
 }

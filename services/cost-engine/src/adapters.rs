@@ -2,6 +2,7 @@
 
 mod budgets;
 mod costs;
+mod nodes;
 mod outbox;
 mod people;
 mod price_books;
@@ -11,7 +12,8 @@ mod slices;
 mod store;
 
 pub use budgets::{BudgetFacts, BudgetState};
-pub use costs::{AdjustmentRow, CostRow, FinalCost};
+pub use costs::{AdjustmentRow, CostRow, FinalCost, WasteColumns};
+pub use nodes::NodeChange;
 pub use outbox::Unpublished;
 pub use people::{People, Person};
 pub use queries::{CostGroup, CostSum, Filter, OpenRun, RunKeys};

@@ -5,7 +5,8 @@
 //! coordinators those of their accounts, auditors and administrators all jobs.
 
 mod budgets;
-mod response;
+mod nodes;
+pub(crate) mod response;
 
 use std::sync::Arc;
 
@@ -16,7 +17,7 @@ use axum::{Extension, Json, Router};
 use chrono::{DateTime, Utc};
 use chrono_tz::Tz;
 use mesh_runtime::TimeBound;
-use mesh_runtime::api::{AccountsByCluster, AuditedRead, Caller, Problem, Visibility};
+use mesh_runtime::api::{AuditedRead, Caller, Problem};
 use serde::Deserialize;
 use tokio::sync::watch;
 
@@ -24,11 +25,11 @@ use crate::adapters::{CostGroup, Filter, OpenRun, People, PriceBooks, Store};
 use crate::budgets::evaluator::Evaluation;
 use crate::domain::calendar_period::{self, Period};
 use crate::price_book::PriceBook;
+use crate::spending::{self, Own};
 use response::Slice;
 
-pub use response::{
-    Attribution, CostReport, CostReportRow, LiveCosts, LiveJob, PersonalAmount, PersonalCosts,
-};
+pub use crate::spending::{PersonSpending, PersonalAmount, UnixUser};
+pub use response::{Attribution, CostReport, CostReportRow, LiveCosts, LiveJob, PersonalCosts};
 
 /// State of the API. Without a price book no cost was ever computed.
 #[derive(Clone)]
@@ -46,6 +47,7 @@ pub(crate) fn router(api: Api) -> Router {
         .route("/v1/costs/live", get(live))
         .route("/v1/costs", get(spent))
         .route("/v1/costs/me", get(personal))
+        .route("/v1/costs/nodes", get(nodes::list))
         .route("/v1/budgets", get(budgets::list))
         .route("/v1/budgets/{name}", get(budgets::show))
         .with_state(api)
@@ -196,18 +198,8 @@ async fn slices(
     let mut books = PriceBooks::of(store);
     let mut slices = Vec::with_capacity(periods.len());
     for period in periods {
-        let bounds = (period.from, period.to);
-        let sums = store.sums_within(by, filter, bounds).await;
-        let mut cut = Vec::new();
-        for run in store.cut_runs(filter, bounds).await.map_err(internal)? {
-            let curve = books.curve(&run).await.map_err(internal)?;
-            cut.push((run, curve));
-        }
-        slices.push(Slice {
-            period,
-            sums: sums.map_err(internal)?,
-            cut,
-        });
+        let slice = Slice::read(store, &mut books, by, filter, period).await;
+        slices.push(slice.map_err(internal)?);
     }
     Ok(slices)
 }
@@ -227,7 +219,7 @@ fn zone(text: Option<&str>, attribution: Attribution) -> Result<Tz, Problem> {
     }
 }
 
-/// What the caller's own jobs cost since the start of the month (UTC), or since another time.
+/// What the caller's jobs cost since the start of the month (UTC), or since another time: those of all Unix users of the person.
 async fn personal(
     caller: Caller,
     State(api): State<Api>,
@@ -235,31 +227,33 @@ async fn personal(
 ) -> Result<(Extension<AuditedRead>, Json<PersonalCosts>), Problem> {
     let Query(query) = query.map_err(|error| Problem::bad_request(error.body_text()))?;
     let now = Utc::now();
-    if caller.users.is_empty() {
+    let people = api
+        .store
+        .people()
+        .await
+        .map_err(|error| Problem::internal(&error))?;
+    let own = Own::of(&caller, &people, &api.cluster);
+    let users = own.names();
+    if users.is_empty() {
         return Err(Problem::forbidden(
             "you have no Unix user and so no jobs of your own; use /v1/costs",
         ));
     }
     let month = now.format("%Y-%m-01").to_string();
     let since = time("since", Some(query.since.as_deref().unwrap_or(&month)), now)?;
-    let filter = Filter {
-        visibility: Visibility::Restricted {
-            users: caller.users.clone(),
-            accounts: AccountsByCluster::new(),
-        },
-        cluster: None,
-        user: None,
-        since,
-        until: None,
+    let found = spending::of_users(&api.store, api.book().as_deref(), users.clone(), since, now)
+        .await
+        .map_err(|error| Problem::internal(&error))?;
+    let people = own.spending(&found);
+    let answer = PersonalCosts {
+        users: users.into_iter().collect(),
+        since: since
+            .and_then(|since| DateTime::from_timestamp(since, 0))
+            .unwrap_or_default(),
+        as_of: now,
+        amounts: spending::summed(people.iter().flat_map(|person| &person.amounts)),
+        people,
     };
-    let (sums, runs) = (
-        api.store.sums(CostGroup::User, &filter).await,
-        api.store.open_runs(&filter).await,
-    );
-    let sums = sums.map_err(|error| Problem::internal(&error))?;
-    let runs = runs.map_err(|error| Problem::internal(&error))?;
-    let users = caller.users.iter().cloned().collect();
-    let answer = response::personal(users, since, sums, api.book().as_deref(), runs, now);
     Ok((AuditedRead::nothing().extension(), Json(answer)))
 }
 

@@ -24,6 +24,7 @@ use crate::error::Error;
 use crate::metrics;
 use crate::outbox::Outbox;
 use crate::price_book::PriceBook;
+use crate::spending::publisher::Spenders;
 use batch::Batch;
 
 /// Delay before a batch is retried after a database error.
@@ -37,6 +38,8 @@ pub(crate) struct JobEvents {
     pub outbox: Outbox,
     /// Notified when costs were committed.
     pub committed: Arc<Notify>,
+    /// The users whose final costs were committed.
+    pub spenders: Spenders,
     /// Condition: the database accepts writes.
     pub database: Condition,
 }
@@ -101,7 +104,8 @@ impl JobEvents {
             };
             outcomes.push(outcome);
         }
-        batch.commit().await?;
+        let ends = batch.commit().await?;
+        self.spenders.add(ends);
         // The costs are committed. The outbox publishes them, now or after a crash.
         if made {
             self.outbox.notify();

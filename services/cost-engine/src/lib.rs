@@ -13,6 +13,8 @@
 //! - `handlers`, [`adapters`] and `outbox`: job events in, one transaction, cost events out.
 //! - [`restore`]: the rows of a lost database from the published events.
 //! - [`budgets`]: what may be spent in a period, and `user.quota_*` events when that is nearly or fully used.
+//! - `node_view`: what each node cost, and what that paid for.
+//! - `spending`: what people have spent this month, over Unix users and clusters.
 //! - [`api`]: `/v1/costs/live`, `/v1/costs` and `/v1/budgets`.
 //!
 //! Deliberately absent: accrual events.
@@ -26,10 +28,12 @@ pub mod domain;
 pub mod error;
 mod handlers;
 mod metrics;
+mod node_view;
 mod outbox;
 pub mod price_book;
 mod price_book_watcher;
 pub mod restore;
+mod spending;
 pub mod usage;
 #[cfg(test)]
 mod vectors;
@@ -58,6 +62,7 @@ use error::Error;
 use handlers::JobEvents;
 use outbox::Outbox;
 use price_book_watcher::PriceBookWatcher;
+use spending::publisher::{Spenders, SpendingPublisher};
 
 /// A price book with every feature, as a template for a site's own.
 pub const EXAMPLE_PRICE_BOOK: &str = include_str!("../examples/price-book.toml");
@@ -267,12 +272,20 @@ impl CostEngine {
         // One task for all of it, so that dropping this future stops everything.
         if let Some(mut follower) = prices {
             let committed = Arc::new(Notify::new());
+            let spenders = Spenders::default();
             let handler = JobEvents {
                 store: store.clone(),
                 book: follower.book.subscribe(),
                 outbox: outbox.clone(),
                 committed: Arc::clone(&committed),
+                spenders: spenders.clone(),
                 database,
+            };
+            let sums = SpendingPublisher {
+                store: store.clone(),
+                book: follower.book.subscribe(),
+                bus: bus.clone(),
+                spenders,
             };
             let book = follower.book.subscribe();
             let timer = || ReloadTimer::every(config.reload_interval, shutdown.clone());
@@ -299,11 +312,12 @@ impl CostEngine {
                 &shutdown,
             );
             let follow = follower.follow(timer(), &store);
-            let (consumed, (), (), ()) = tokio::join!(
+            let (consumed, (), (), (), ()) = tokio::join!(
                 Box::pin(consume),
                 Box::pin(publish),
                 follow,
-                Box::pin(evaluate)
+                Box::pin(evaluate),
+                Box::pin(sums.run(&shutdown))
             );
             consumed?;
         } else {

@@ -70,6 +70,10 @@ const SUBSCRIBERS: &[(&str, &[&str])] = &[
     ),
     ("$KV.mesh_nodes.testbed.0", &["node-watcher"]),
     ("$KV.mesh_explainer.testbed.0", &["pending-explainer"]),
+    (
+        "$KV.mesh_spending.x",
+        &["cost-engine", "webhook-dispatcher"],
+    ),
     ("$KV.mesh_webhooks.x", &["ledger", "webhook-dispatcher"]),
     (
         "$KV.mesh_leases.testbed.ingest",

@@ -128,8 +128,52 @@ fn start_of_month() -> Result<TimeBound, Error> {
 fn personal(answer: &Value) -> String {
     let since = show::value(&answer["since"]);
     let since = since.get(..10).unwrap_or(&since);
+    let mut lines = sums(&answer["amounts"], since);
+    if lines.is_empty() {
+        lines.push(format!("your jobs have cost nothing since {since}"));
+    }
+    let people: Vec<&Value> = answer["people"].as_array().into_iter().flatten().collect();
+    for person in &people {
+        lines.extend(person_line(person, people.len() > 1));
+    }
+    lines.join("\n")
+}
+
+/// The Unix users of a person, and that a Unix user is not linked to one. `None` for a person with one Unix user alone.
+fn person_line(person: &Value, with_total: bool) -> Option<String> {
+    let users = person["users"].as_array().into_iter().flatten();
+    let users: Vec<String> = users
+        .map(|user| {
+            let cluster = show::value(&user["cluster"]);
+            format!("{} on {cluster}", show::value(&user["user"]))
+        })
+        .collect();
+    let name = [&person["name"], &person["key"]]
+        .map(show::value)
+        .into_iter()
+        .find(|name| !name.is_empty())?;
+    let is_linked = person["linked"].as_bool().unwrap_or_default();
+    let text = match (is_linked, users.len()) {
+        (true, 0) => return None,
+        (true, 1) if !with_total => return None,
+        (true, _) => format!("{name}: {}", users.join(", ")),
+        (false, _) => format!("{}: not linked to a person", users.join(", ")),
+    };
+    let amounts = person["amounts"].as_array().into_iter().flatten();
+    let totals: Vec<String> = amounts
+        .filter(|_| with_total)
+        .map(|row| amount(&row["total_micros"], &show::value(&row["currency"])))
+        .collect();
+    Some(if totals.is_empty() {
+        format!("  {text}")
+    } else {
+        format!("  {text}: {}", totals.join(", "))
+    })
+}
+
+fn sums(amounts: &Value, since: &str) -> Vec<String> {
     let mut lines = Vec::new();
-    for row in answer["amounts"].as_array().into_iter().flatten() {
+    for row in amounts.as_array().into_iter().flatten() {
         let currency = show::value(&row["currency"]);
         let money = |key: &str| amount(&row[key], &currency);
         let count = |key: &str| row[key].as_u64().unwrap_or_default();
@@ -154,10 +198,7 @@ fn personal(answer: &Value) -> String {
             ));
         }
     }
-    if lines.is_empty() {
-        return format!("your jobs have cost nothing since {since}");
-    }
-    lines.join("\n")
+    lines
 }
 
 fn live(answer: &Value) -> String {
@@ -204,4 +245,45 @@ fn live(answer: &Value) -> String {
         show::table(&rows),
         amount(&answer["burn_rate_micros"], &currency)
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_sum_names_the_users_it_covers_and_those_without_a_person() {
+        let amounts = |total: &str| {
+            json!([{"currency": "EUR", "runs": 2, "open_runs": 1, "unpriced_runs": 0, "settled_micros": total,
+                "in_flight_micros": "0", "total_micros": total, "burn_rate_micros": "360000"}])
+        };
+        let person = json!({"key": "https://id#p", "name": "priya@example.org", "linked": true, "amounts": amounts("1020000"),
+            "users": [{"cluster": "a", "user": "priya"}, {"cluster": "b", "user": "praman"}]});
+        let user = json!({"key": "unix:priya@c", "linked": false, "amounts": amounts("340000"),
+            "users": [{"cluster": "c", "user": "priya"}]});
+        let mut answer = json!({"since": "2026-11-01T00:00:00Z", "amounts": amounts("1020000"), "people": [person]});
+        let head = |total: &str| {
+            format!(
+                "{total} EUR since 2026-11-01\n  settled    {total} EUR for 2 ended runs\n  in flight  0.00 EUR for 1 running jobs, 0.36 EUR per hour\n"
+            )
+        };
+        assert_eq!(
+            personal(&answer),
+            format!(
+                "{}  priya@example.org: priya on a, praman on b",
+                head("1.02")
+            )
+        );
+        answer["amounts"] = amounts("1360000");
+        answer["people"] = json!([person, user]);
+        assert_eq!(
+            personal(&answer),
+            format!(
+                "{}  priya@example.org: priya on a, praman on b: 1.02 EUR\n  priya on c: not linked to a person: 0.34 EUR",
+                head("1.36")
+            )
+        );
+    }
 }

@@ -121,6 +121,7 @@ const MATRIX: &[(&str, Row)] = &[
     ("/v1/costs", ("GET", "/v1/costs", ALL)),
     ("/v1/costs", ("GET", "/v1/costs?user=alice", ABOUT_ALICE)),
     ("/v1/costs/me", ("GET", "/v1/costs/me", WITH_A_UNIX_USER)),
+    ("/v1/costs/nodes", ("GET", "/v1/costs/nodes", WATCHERS)),
     ("/v1/costs/live", ("GET", "/v1/costs/live", ALL)),
     (
         "/v1/costs/live",

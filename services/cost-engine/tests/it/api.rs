@@ -2,16 +2,19 @@
 
 use axum::Router;
 use axum::http::StatusCode;
+use mesh_events::catalogue::BUCKET_SPENDING;
+use mesh_events::proto::mesh::cost::v1::Spending;
 use mesh_events::proto::mesh::event::v1::Identity;
 use mesh_events::proto::mesh::job::v1::Job;
 use mesh_events::{Event, EventType, timestamp};
 use mesh_runtime::api::{Caller, Role};
-use mesh_testkit::NatsServer;
 use mesh_testkit::fixtures::{ended, job, job_event};
 use mesh_testkit::service::ask;
+use mesh_testkit::{NatsServer, wait_until};
+use prost::Message as _;
 use serde_json::{Value, json};
 
-use crate::support::{EXAMPLE, Outside, Site, label, on_both};
+use crate::support::{DEADLINE, EXAMPLE, Outside, Site, label, on_both};
 
 pub async fn get(router: &Router, user: &str, path: &str) -> (StatusCode, Value) {
     let role = if user == "root" {
@@ -96,7 +99,7 @@ async fn sums_are_by_person_account_month_and_job_and_people_see_their_own() {
         "cluster": "testbed", "key": "alice", "currency": "EUR", "runs": 2, "open_runs": 0, "unpriced_runs": 0,
         "completed_micros": "340000", "not_completed_micros": "170000", "adjustments_micros": "0",
         "open_micros": "0", "total_micros": "510000",
-        "charged_seconds": 5400,
+        "charged_seconds": 5400, "lost_micros": {"failed": "170000"},
     });
     assert_eq!(rows[0], alice);
     // Runs without a price are counted, but add nothing.
@@ -181,7 +184,11 @@ async fn identities_are_summed_over_users_and_clusters(site: Site) {
             job_event(EventType::JobCompleted, end(52)),
         )),
         of("carol", "nlp", job_event(EventType::JobCompleted, end(53))),
-        of("priya", "nlp", job_event(EventType::JobStarted, running)),
+        of(
+            "priya",
+            "nlp",
+            job_event(EventType::JobStarted, running.clone()),
+        ),
     ];
     for event in &events {
         outside.publish(event).await;
@@ -201,22 +208,38 @@ async fn identities_are_summed_over_users_and_clusters(site: Site) {
     assert_eq!(column("completed_micros"), ["1020000", "340000"]);
     assert_eq!(column("cluster"), ["", ""]);
 
-    // Everyone may ask for their own costs. Other Unix users of the same person are not visible over the socket.
+    // Everyone may ask for their own costs: those of all Unix users of the person.
     let (status, own) = get(&engine.router, "priya", "/v1/costs/me?since=2025-01-01").await;
     assert_eq!(status, StatusCode::OK, "{own}");
     let amount = &own["amounts"][0];
-    assert_eq!(own["users"], json!(["priya"]));
+    assert_eq!(own["users"], json!(["praman", "priya"]));
     assert_eq!(
         (
             amount["currency"].as_str(),
             amount["settled_micros"].as_str()
         ),
-        (Some("EUR"), Some("680000"))
+        (Some("EUR"), Some("1020000"))
     );
     assert_eq!(
         (amount["runs"].as_i64(), amount["open_runs"].as_i64()),
-        (Some(2), Some(1))
+        (Some(3), Some(1))
     );
+    let person = &own["people"][0];
+    assert_eq!(
+        (&person["key"], &person["name"], &person["linked"]),
+        (
+            &json!("https://id.example.org#priya-1"),
+            &json!("priya@example.org"),
+            &json!(true)
+        )
+    );
+    assert_eq!(&person["amounts"], &own["amounts"]);
+    // A user without a known person is named as such, and nobody else's costs are counted.
+    let (_, unlinked) = get(&engine.router, "carol", "/v1/costs/me?since=2025-01-01").await;
+    let carol = json!({"key": "unix:carol@testbed", "linked": false, "users": [{"cluster": "testbed", "user": "carol"}],
+        "amounts": unlinked["amounts"]});
+    assert_eq!(unlinked["people"], json!([carol]));
+    assert_eq!(unlinked["amounts"][0]["settled_micros"], "340000");
     let micros = |key: &str| amount[key].as_str().unwrap().parse::<i64>().unwrap();
     assert_eq!(micros("burn_rate_micros"), 360_000);
     assert!(
@@ -233,6 +256,40 @@ async fn identities_are_summed_over_users_and_clusters(site: Site) {
     assert_eq!(month["amounts"][0]["open_runs"], 1, "{month}");
     let (_, nothing) = get(&engine.router, "dave", "/v1/costs/me").await;
     assert_eq!(nothing["amounts"], json!([]));
+
+    // The sum of this month, for messages to the owner.
+    let bucket = outside.bus.bucket(BUCKET_SPENDING).await.unwrap();
+    let november = ended(job(50), "COMPLETED", 3600).end_time.unwrap().seconds;
+    let sum = async |user: &str, newest: i64| {
+        let key = format!("testbed.user.{user}");
+        let read = async || {
+            let entry = bucket.get(&key).await.unwrap()?;
+            Some(Spending::decode(entry.value).unwrap())
+        };
+        let is_newest = async || read().await.is_some_and(|sum| sum.newest_end == newest);
+        wait_until("the sum of the month", DEADLINE, is_newest).await;
+        read().await.unwrap()
+    };
+    assert!(
+        sum("carol", november).await.spent.is_empty(),
+        "ended before this month"
+    );
+    // The end of the running job, at most an hour and some seconds after its start.
+    let end = ended(running, "COMPLETED", 3600);
+    let newest = end.end_time.as_ref().unwrap().seconds;
+    outside
+        .publish(&of(
+            "praman",
+            "nlp",
+            job_event(EventType::JobCompleted, end),
+        ))
+        .await;
+    let spent = sum("praman", newest).await;
+    assert_eq!(spent.person, "https://id.example.org#priya-1");
+    let (_, month) = get(&engine.router, "priya", "/v1/costs/me").await;
+    let total = &month["amounts"][0]["total_micros"];
+    assert_eq!(json!(spent.spent[0].micros.to_string()), *total, "{month}");
+    assert_eq!(spent.spent[0].currency, "EUR");
 
     let (_, qos) = get(&engine.router, "root", "/v1/costs?by=qos").await;
     assert_eq!(

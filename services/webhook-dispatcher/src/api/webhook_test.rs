@@ -37,6 +37,7 @@ pub(super) async fn run(
                 event: Arc::clone(&event),
                 cost: None,
                 replay: None,
+                spending: None,
             };
             (sent, event, true)
         }
@@ -130,6 +131,7 @@ pub(super) fn preview(
         event: Arc::clone(&event),
         cost,
         replay: None,
+        spending: None,
     };
     let requests = format
         .preview(&address, &sent.content())

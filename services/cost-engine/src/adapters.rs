@@ -1,6 +1,7 @@
 //! The database. No decisions.
 
 mod budgets;
+mod closed_periods;
 mod costs;
 mod nodes;
 mod outbox;
@@ -12,6 +13,7 @@ mod slices;
 mod store;
 
 pub use budgets::{BudgetFacts, BudgetState};
+pub use closed_periods::{ClosedPeriod, UnpublishedClosing};
 pub use costs::{AdjustmentRow, CostRow, FinalCost, WasteColumns};
 pub use nodes::NodeChange;
 pub use outbox::Unpublished;

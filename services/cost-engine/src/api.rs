@@ -5,7 +5,9 @@
 //! coordinators those of their accounts, auditors and administrators all jobs.
 
 mod budgets;
+mod focus;
 mod nodes;
+mod periods;
 pub(crate) mod response;
 
 use std::sync::Arc;
@@ -19,7 +21,7 @@ use chrono_tz::Tz;
 use mesh_runtime::TimeBound;
 use mesh_runtime::api::{AuditedRead, Caller, Problem};
 use serde::Deserialize;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 use crate::adapters::{CostGroup, Filter, OpenRun, People, PriceBooks, Store};
 use crate::budgets::evaluator::Evaluation;
@@ -40,6 +42,8 @@ pub(crate) struct Api {
     pub evaluation: watch::Receiver<Arc<Evaluation>>,
     /// Cluster of this process.
     pub cluster: String,
+    /// Notified when a period was closed.
+    pub closed: Arc<Notify>,
 }
 
 pub(crate) fn router(api: Api) -> Router {
@@ -47,6 +51,12 @@ pub(crate) fn router(api: Api) -> Router {
         .route("/v1/costs/live", get(live))
         .route("/v1/costs", get(spent))
         .route("/v1/costs/me", get(personal))
+        .route("/v1/costs/focus", get(focus::export))
+        .route("/v1/costs/periods", get(periods::list))
+        .route(
+            "/v1/costs/periods/{period}",
+            get(periods::show).post(periods::close),
+        )
         .route("/v1/costs/nodes", get(nodes::list))
         .route("/v1/budgets", get(budgets::list))
         .route("/v1/budgets/{name}", get(budgets::show))
@@ -64,6 +74,8 @@ struct LiveQuery {
 #[serde(deny_unknown_fields)]
 struct CostQuery {
     by: Option<CostGroup>,
+    /// `2026-11`, `2026-Q4` or `2026`; with `attribution=slice` in the time zone.
+    period: Option<String>,
     since: Option<String>,
     until: Option<String>,
     cluster: Option<String>,
@@ -112,15 +124,28 @@ async fn spent(
 ) -> Result<(Extension<AuditedRead>, Json<CostReport>), Problem> {
     let Query(query) = query.map_err(|error| Problem::bad_request(error.body_text()))?;
     let now = Utc::now();
+    let by = query.by.unwrap_or(CostGroup::User);
+    if by == CostGroup::Day && query.attribution == Attribution::End {
+        return Err(Problem::bad_request("by=day: only with attribution=slice"));
+    }
+    let zone = zone(query.timezone.as_deref(), query.attribution)?;
+    let (since, until) = match named_period(query.period.as_deref(), zone)? {
+        Some(_) if query.since.is_some() || query.until.is_some() => {
+            return Err(Problem::bad_request("period: not with since or until"));
+        }
+        Some(period) => (Some(period.from), Some(period.to)),
+        None => (
+            time("since", query.since.as_deref(), now)?,
+            time("until", query.until.as_deref(), now)?,
+        ),
+    };
     let filter = Filter {
         visibility: caller.visibility(),
         cluster: query.cluster,
         user: asked(&caller, query.user)?,
-        since: time("since", query.since.as_deref(), now)?,
-        until: time("until", query.until.as_deref(), now)?,
+        since,
+        until,
     };
-    let by = query.by.unwrap_or(CostGroup::User);
-    let zone = zone(query.timezone.as_deref(), query.attribution)?;
     // Runs that are still open belong to a period that has not ended.
     let runs = if filter.until.is_none_or(|until| until > now.timestamp()) {
         api.store
@@ -164,6 +189,8 @@ async fn spent(
 
 /// Most months of a report by month.
 const MAX_MONTHS: usize = 240;
+/// Most days of a report by day.
+const MAX_DAYS: usize = 400;
 
 /// Costs of the slices of a report: the months, or the whole period.
 async fn slices(
@@ -180,17 +207,24 @@ async fn slices(
         from: filter.since.unwrap_or(i64::MIN),
         to: filter.until.unwrap_or(i64::MAX),
     };
-    let periods = if by == CostGroup::Month {
+    let periods = if matches!(by, CostGroup::Month | CostGroup::Day) {
         let first = store.first_start(filter).await.map_err(internal)?;
         let started = |open: &OpenRun| open.job.start_time.as_ref().map(|time| time.seconds);
         let first = open.iter().filter_map(started).chain(first).min();
         let from = whole.from.max(first.unwrap_or_else(|| now.timestamp()));
         let to = whole.to.min(now.timestamp() + 1);
-        let months = calendar_period::months(zone, from, to, MAX_MONTHS);
-        months.ok_or_else(|| {
-            Problem::bad_request(format!(
-                "the report has more than {MAX_MONTHS} months: set since"
-            ))
+        let (periods, most) = match by {
+            CostGroup::Day => (
+                calendar_period::days(zone, from, to, MAX_DAYS),
+                format!("{MAX_DAYS} days"),
+            ),
+            _ => (
+                calendar_period::months(zone, from, to, MAX_MONTHS),
+                format!("{MAX_MONTHS} months"),
+            ),
+        };
+        periods.ok_or_else(|| {
+            Problem::bad_request(format!("the report has more than {most}: set since"))
         })?
     } else {
         vec![whole]
@@ -202,6 +236,14 @@ async fn slices(
         slices.push(slice.map_err(internal)?);
     }
     Ok(slices)
+}
+
+/// Parses the name of a period.
+fn named_period(name: Option<&str>, zone: Tz) -> Result<Option<Period>, Problem> {
+    let Some(name) = name else { return Ok(None) };
+    let period = calendar_period::named(zone, name);
+    let fault = || format!("period: {name:?} is not like 2026-11, 2026-Q4 or 2026");
+    Ok(Some(period.ok_or_else(|| Problem::bad_request(fault()))?))
 }
 
 /// Parses a time zone. Only slices have one.

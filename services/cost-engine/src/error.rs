@@ -22,6 +22,9 @@ pub enum Error {
     /// An amount does not fit 64 bits.
     #[error("add costs")]
     Amount(#[from] crate::domain::PriceError),
+    /// A report cannot be written as JSON.
+    #[error("write report")]
+    Json(#[source] serde_json::Error),
     /// A stored value is not a valid message, so another program wrote it.
     #[error("{action}: stored message of {run} is damaged")]
     Damaged {
@@ -41,7 +44,11 @@ impl Error {
         match self {
             Self::Database(error) => error.is_unavailable(),
             Self::TooSlow(_) => true,
-            Self::PriceBook(_) | Self::Budgets(_) | Self::Amount(_) | Self::Damaged { .. } => false,
+            Self::PriceBook(_)
+            | Self::Budgets(_)
+            | Self::Amount(_)
+            | Self::Json(_)
+            | Self::Damaged { .. } => false,
         }
     }
 

@@ -13,6 +13,8 @@
 //! - `handlers`, [`adapters`] and `outbox`: job events in, one transaction, cost events out.
 //! - [`restore`]: the rows of a lost database from the published events.
 //! - [`budgets`]: what may be spent in a period, and `user.quota_*` events when that is nearly or fully used.
+//! - `closings`: audit entries about closed periods.
+//! - [`focus`]: costs in the format of cloud bills.
 //! - `node_view`: what each node cost, and what that paid for.
 //! - `spending`: what people have spent this month, over Unix users and clusters.
 //! - [`api`]: `/v1/costs/live`, `/v1/costs` and `/v1/budgets`.
@@ -22,10 +24,12 @@
 pub mod adapters;
 pub mod api;
 pub mod budgets;
+mod closings;
 mod config;
 pub mod costing;
 pub mod domain;
 pub mod error;
+pub mod focus;
 mod handlers;
 mod metrics;
 mod node_view;
@@ -118,6 +122,7 @@ impl Service for CostEngineService {
         let bus = Bus::connect(&context.mesh.nats, Self::NAME).await?;
         context.watch_nats(Self::NAME, &bus);
         let book = prices.as_ref().map(|follower| follower.book.subscribe());
+        let closed = Arc::new(Notify::new());
         let evaluation = watch::Sender::new(Arc::new(Evaluation::default()));
         let router = context.audited(
             &bus,
@@ -126,6 +131,7 @@ impl Service for CostEngineService {
                 book,
                 evaluation: evaluation.subscribe(),
                 cluster: context.mesh.cluster.clone(),
+                closed: Arc::clone(&closed),
             }),
         );
         let engine = CostEngine {
@@ -136,6 +142,7 @@ impl Service for CostEngineService {
             bus,
             cluster: context.mesh.cluster.clone(),
             evaluation,
+            closed,
             shutdown: context.shutdown,
         };
         Ok(RunningService {
@@ -233,6 +240,8 @@ struct CostEngine {
     cluster: String,
     /// The last evaluation of budgets, for the API.
     evaluation: watch::Sender<Arc<Evaluation>>,
+    /// Notified when a period was closed.
+    closed: Arc<Notify>,
     shutdown: CancellationToken,
 }
 
@@ -250,6 +259,7 @@ impl CostEngine {
             bus,
             cluster,
             evaluation,
+            closed,
             shutdown,
         } = self;
         let prepared = || prepare(&store, prices.as_ref());
@@ -269,6 +279,8 @@ impl CostEngine {
         }
         let outbox = Outbox::default();
         let publish = outbox.clone().run(&store, &bus, &shutdown);
+        let closings = closings::run(&store, &bus, &closed, &shutdown);
+        let publish = async { tokio::join!(publish, closings) };
         // One task for all of it, so that dropping this future stops everything.
         if let Some(mut follower) = prices {
             let committed = Arc::new(Notify::new());
@@ -312,7 +324,7 @@ impl CostEngine {
                 &shutdown,
             );
             let follow = follower.follow(timer(), &store);
-            let (consumed, (), (), (), ()) = tokio::join!(
+            let (consumed, ((), ()), (), (), ()) = tokio::join!(
                 Box::pin(consume),
                 Box::pin(publish),
                 follow,

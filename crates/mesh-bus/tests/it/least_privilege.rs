@@ -37,6 +37,7 @@ const PUBLISHERS: &[(&str, &[&str])] = &[
         ],
     ),
     ("mesh.testbed.audit.trigger", &["workflow-trigger"]),
+    ("mesh.testbed.audit.cost", &["cost-engine"]),
     ("mesh.testbed.audit.delivery", &["webhook-dispatcher"]),
     ("mesh.testbed.audit.webhook", &["webhook-dispatcher"]),
     ("mesh.testbed.audit.key", &["ledger"]),

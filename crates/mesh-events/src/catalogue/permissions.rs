@@ -113,6 +113,7 @@ fn published_subjects(role: &str, cluster: &str) -> Vec<String> {
             "slurm.*.cost.>".into(),
             "slurm.*.user.>".into(),
             AUDITED_READS.into(),
+            "mesh.*.audit.cost".into(),
         ],
         "pending-explainer" => vec!["slurm.*.queue.>".into(), AUDITED_READS.into()],
         "ledger" => vec![

@@ -1,5 +1,8 @@
 //! `smesh cost`: past costs and the current burn rate.
 
+mod html;
+mod report;
+
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 
@@ -28,6 +31,35 @@ pub(super) async fn run(global: &Global, args: &cli::Cost) -> Result<ExitCode, E
             show::line(personal(&answer))?;
         }
         return Ok(ExitCode::SUCCESS);
+    }
+    match &args.command {
+        Some(cli::CostCommand::Report(args)) => return report::run(global, &client, args).await,
+        Some(cli::CostCommand::Nodes { since, until }) => {
+            let mut query = Query::new();
+            query.extend(global.cluster.clone().map(|cluster| ("cluster", cluster)));
+            query.extend(since.map(|since| ("since", since.into())));
+            query.extend(until.map(|until| ("until", until.into())));
+            let answer = client.get("/v1/costs/nodes", &query).await?;
+            if global.json {
+                show::line(&answer)?;
+            } else {
+                show::line(nodes(&answer))?;
+            }
+            return Ok(ExitCode::SUCCESS);
+        }
+        Some(cli::CostCommand::Close { period }) => {
+            let answer = match period {
+                Some(period) => client.post(&format!("/v1/costs/periods/{period}")).await?,
+                None => client.get("/v1/costs/periods", &Query::new()).await?,
+            };
+            if global.json {
+                show::line(&answer)?;
+            } else {
+                show::line(closed(&answer))?;
+            }
+            return Ok(ExitCode::SUCCESS);
+        }
+        Some(cli::CostCommand::Me { .. }) | None => {}
     }
     let mut query = Query::new();
     query.extend(global.cluster.clone().map(|cluster| ("cluster", cluster)));
@@ -199,6 +231,78 @@ fn sums(amounts: &Value, since: &str) -> Vec<String> {
         }
     }
     lines
+}
+
+/// One closed period, or all.
+fn closed(answer: &Value) -> String {
+    let one = |row: &Value| {
+        let field = |key: &str| show::value(&row[key]);
+        format!(
+            "{} closed by {} at {}, {} rows, SHA-256 {}",
+            field("period"),
+            field("closed_by"),
+            field("closed_at"),
+            field("rows"),
+            field("sha256")
+        )
+    };
+    match answer["periods"].as_array() {
+        None => one(answer),
+        Some(periods) if periods.is_empty() => "no period is closed".into(),
+        Some(periods) => periods.iter().map(one).collect::<Vec<_>>().join("\n"),
+    }
+}
+
+/// Lines of a node, as far as any node has them.
+fn nodes(answer: &Value) -> String {
+    let currency = show::value(&answer["currency"]);
+    let lines: Vec<&String> = answer["line_micros"]
+        .as_object()
+        .into_iter()
+        .flat_map(|lines| lines.keys())
+        .collect();
+    let mut heading = vec!["NODE".to_owned(), "TYPE".to_owned(), "COST".to_owned()];
+    heading.extend(lines.iter().map(|line| line.to_uppercase()));
+    let cells = |row: &Value| {
+        let mut cells = vec![amount(&row["cost_micros"], &currency)];
+        cells.extend(lines.iter().map(|line| {
+            let micros = &row["line_micros"][line.as_str()];
+            match micros.is_null() {
+                true => String::new(),
+                false => amount(micros, ""),
+            }
+        }));
+        cells
+    };
+    let (mut rows, mut problems) = (vec![heading], Vec::new());
+    for node in answer["nodes"].as_array().into_iter().flatten() {
+        let name = show::value(&node["node"]);
+        let problem = show::value(&node["problem"]);
+        if problem.is_empty() {
+            let mut row = vec![name, show::value(&node["node_type"])];
+            row.extend(cells(node));
+            rows.push(row);
+        } else {
+            problems.push(format!("{name}: {problem}"));
+        }
+    }
+    if rows.len() == 1 && problems.is_empty() {
+        return "no node has been seen in this time".into();
+    }
+    let mut sum = vec!["all".to_owned(), String::new()];
+    sum.extend(cells(answer));
+    rows.push(sum);
+    let mut text = show::table(&rows);
+    for problem in problems {
+        text.push_str(&format!("\n{problem}"));
+    }
+    let unpriced = answer["unpriced_runs"].as_u64().unwrap_or_default();
+    if unpriced > 0 {
+        text.push_str(&format!(
+            "\n{unpriced} runs have no known share of their nodes; what they held counts as not held"
+        ));
+    }
+    text
 }
 
 fn live(answer: &Value) -> String {

@@ -25,6 +25,8 @@ pub enum CostGroup {
     Account,
     /// Month of the run's end, UTC.
     Month,
+    /// Day. Only for slices.
+    Day,
     /// Job, with all its runs.
     Job,
     /// Partition.
@@ -39,7 +41,8 @@ impl CostGroup {
             // The users' sums are added up by person afterwards.
             Self::Identity | Self::User => "user_name",
             Self::Account => "account",
-            Self::Month => "month",
+            // The slices are the days.
+            Self::Month | Self::Day => "month",
             Self::Job => "display_id",
             Self::Partition => "partition_name",
             Self::Qos => "qos",
@@ -130,12 +133,12 @@ pub struct RunKeys {
 }
 
 impl RunKeys {
-    /// Value of a grouping. `None` for the month, which the run does not have.
+    /// Value of a grouping. `None` for the month and the day, which the run does not have.
     pub fn of<'a>(&'a self, by: CostGroup, display_id: &'a str) -> Option<&'a str> {
         Some(match by {
             CostGroup::Identity | CostGroup::User => &self.user,
             CostGroup::Account => &self.account,
-            CostGroup::Month => return None,
+            CostGroup::Month | CostGroup::Day => return None,
             CostGroup::Job => display_id,
             CostGroup::Partition => &self.partition,
             CostGroup::Qos => &self.qos,

@@ -399,7 +399,7 @@ impl<'a> Rows<'a> {
     /// `month` is the key of a sum by month.
     fn add_sum(&mut self, sum: CostSum, month: Option<&str>) {
         let key = match (self.by, month) {
-            (CostGroup::Month, Some(month)) => month,
+            (CostGroup::Month | CostGroup::Day, Some(slice)) => slice,
             _ => &sum.key,
         };
         let row = self.row(&sum.cluster, key, &sum.currency);

@@ -61,6 +61,7 @@ pub use price_book::{PriceBook, PriceBookError};
 use adapters::Store;
 use budgets::evaluator::{BudgetEvaluator, DailyFacts, Evaluation};
 use budgets::open_costs::CostCurves;
+use budgets::queue_costs::QueueCosts;
 use budgets::watcher::BudgetWatcher;
 use error::Error;
 use handlers::JobEvents;
@@ -313,6 +314,7 @@ impl CostEngine {
                     cluster,
                     curves: CostCurves::default(),
                     daily: DailyFacts::default(),
+                    queue: QueueCosts::default(),
                 };
                 tokio::join!(evaluator.run(&shutdown), watcher.follow(timer(), book));
             };

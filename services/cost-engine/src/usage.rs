@@ -64,6 +64,15 @@ pub fn pricing_facts(job: &Job) -> Job {
     }
 }
 
+/// The fields of a waiting job that its cost at the time limit is computed from.
+pub fn request_facts(job: &Job) -> Job {
+    Job {
+        node_count: job.node_count,
+        req_tres: job.req_tres.clone(),
+        ..pricing_facts(job)
+    }
+}
+
 /// What waste is computed from.
 fn measured(usage: &JobUsage) -> JobUsage {
     JobUsage {

@@ -108,9 +108,24 @@ impl Batch {
         };
         let (cluster, key) = (run.cluster.as_str(), cause.key);
         self.note_person(&cause);
+        if matches!(step, JobChange::Waits) {
+            let (user, account) = owner(event);
+            let is_new = self
+                .transaction
+                .store_queued((cluster, key), user, account, job)
+                .await?;
+            return Ok(if is_new {
+                BatchOutcome::Stored
+            } else {
+                BatchOutcome::Nothing
+            });
+        }
+        if !matches!(step, JobChange::Changed(_)) {
+            self.transaction.remove_queued(cluster, key).await?;
+        }
         let settled = self.transaction.final_cost(cluster, key).await?;
         match step {
-            JobChange::Nothing => Ok(BatchOutcome::Nothing),
+            JobChange::Nothing | JobChange::Waits => Ok(BatchOutcome::Nothing),
             JobChange::Start => self.start(&cause, settled).await,
             JobChange::Changed(kind) => self.changed(&cause, kind, settled).await,
             JobChange::Inferred => {

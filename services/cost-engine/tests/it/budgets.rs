@@ -10,6 +10,7 @@ use mesh_testkit::{NatsServer, Postgres, wait_until};
 use serde_json::{Value, json};
 
 use crate::api::get;
+use crate::nodes::change;
 use crate::support::{DEADLINE, EXAMPLE, Outside, Site, on_both};
 
 /// The jobs of the fixtures are charged 0.34 per hour, to account physics, in November 2025.
@@ -317,5 +318,44 @@ async fn a_crash_between_commit_and_publish_publishes_once() {
         summary(&found),
         [("user.quota_high", 50, 1), ("user.quota_cleared", 50, 1)]
     );
+    engine.stop().await;
+}
+
+on_both!(a_waiting_job_is_committed_until_it_starts);
+
+async fn a_waiting_job_is_committed_until_it_starts(site: Site) {
+    let nats = NatsServer::start().await;
+    let outside = Outside::connect(&nats, None).await;
+    site.write_budgets(
+        "[[budget]]\nname = \"all\"\nscope = { cluster = \"testbed\" }\nperiod = \"month\"\namount = 10\ncounts = \"committed\"\n",
+    );
+    let engine = site.start(&nats.toml()).await.unwrap();
+    let mut node = change(1, 0, EventType::NodeActive, "active");
+    if let Some(Payload::Node(payload)) = &mut node.payload {
+        payload.node.as_mut().unwrap().partitions = vec!["cpu".into()];
+    }
+    outside.publish(&node).await;
+    let waiting = Job {
+        state: "PENDING".into(),
+        start_time: None,
+        nodes: String::new(),
+        alloc_tres: String::new(),
+        ..job(30)
+    };
+    outside
+        .publish(&job_event(EventType::JobSubmitted, waiting))
+        .await;
+    // A node for an hour.
+    let queued = async |micros: &str| {
+        let (_, budget) = get(&engine.router, "root", "/v1/budgets/all").await;
+        budget["queued_micros"] == micros && budget["committed_micros"] == micros
+    };
+    wait_until("the waiting job", DEADLINE, async || queued("360000").await).await;
+    // It starts and ends: nothing waits, and its cost is of another month.
+    outside
+        .publish(&job_event(EventType::JobStarted, job(30)))
+        .await;
+    run(&outside, 30).await;
+    wait_until("no waiting job", DEADLINE, async || queued("0").await).await;
     engine.stop().await;
 }

@@ -15,7 +15,7 @@ use crate::support::{DEADLINE, Outside, Site, on_both};
 on_both!(every_second_of_a_node_has_a_line_and_the_lines_add_up);
 
 /// A change of node n1, some seconds after 21:00.
-fn change(n: u64, seconds: i64, kind: EventType, lifecycle: &str) -> Event {
+pub fn change(n: u64, seconds: i64, kind: EventType, lifecycle: &str) -> Event {
     let at = timestamp(fixtures::submit_time() + chrono::TimeDelta::seconds(seconds - 1200));
     let key = "node/n1".to_owned();
     Event {

@@ -1,5 +1,6 @@
 //! The database. No decisions.
 
+mod api_budgets;
 mod budgets;
 mod closed_periods;
 mod costs;
@@ -13,6 +14,7 @@ mod runs;
 mod slices;
 mod store;
 
+pub use api_budgets::AuditRow;
 pub use budgets::{BudgetFacts, BudgetState};
 pub use closed_periods::{ClosedPeriod, UnpublishedClosing};
 pub use costs::{AdjustmentRow, CostRow, FinalCost, WasteColumns};

@@ -42,7 +42,7 @@ pub(crate) struct Api {
     pub evaluation: watch::Receiver<Arc<Evaluation>>,
     /// Cluster of this process.
     pub cluster: String,
-    /// Notified when a period was closed.
+    /// Notified when a period was closed, or a budget changed.
     pub closed: Arc<Notify>,
 }
 
@@ -58,8 +58,11 @@ pub(crate) fn router(api: Api) -> Router {
             get(periods::show).post(periods::close),
         )
         .route("/v1/costs/nodes", get(nodes::list))
-        .route("/v1/budgets", get(budgets::list))
-        .route("/v1/budgets/{name}", get(budgets::show))
+        .route("/v1/budgets", get(budgets::list).post(budgets::set))
+        .route(
+            "/v1/budgets/{name}",
+            get(budgets::show).delete(budgets::delete),
+        )
         .with_state(api)
 }
 

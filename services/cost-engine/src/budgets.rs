@@ -155,6 +155,27 @@ impl Budget {
         owners
     }
 
+    /// True if the caller may make, change and delete the budget by the API: administrators all, coordinators those of accounts that they
+    /// coordinate. The only place that decides it.
+    pub(crate) fn may_be_changed_by(&self, caller: &Caller, cluster: &str) -> bool {
+        caller.may_write() || (!caller.sees_everything() && self.is_coordinated_by(caller, cluster))
+    }
+
+    /// True if the budget names accounts, and the caller coordinates all of them on all of its clusters.
+    fn is_coordinated_by(&self, caller: &Caller, cluster: &str) -> bool {
+        let mut accounts = self.values(ScopeKey::Account).peekable();
+        let clusters: Vec<&str> = match self.scope.contains_key(&ScopeKey::Cluster) {
+            true => self.values(ScopeKey::Cluster).collect(),
+            false => vec![cluster],
+        };
+        accounts.peek().is_some()
+            && accounts.all(|account| {
+                clusters
+                    .iter()
+                    .all(|cluster| caller.may_see(cluster, "", account))
+            })
+    }
+
     /// True if the caller may see the budget: administrators and auditors all, people those of themselves alone, coordinators those of
     /// accounts that they coordinate. The only place that decides it.
     pub(crate) fn is_visible_to(&self, caller: &Caller, people: &People, cluster: &str) -> bool {
@@ -181,18 +202,7 @@ impl Budget {
         if self.is_for_owners && is_own {
             return true;
         }
-        let mut accounts = self.values(ScopeKey::Account).peekable();
-        let clusters: Vec<&str> = match self.scope.contains_key(&ScopeKey::Cluster) {
-            true => self.values(ScopeKey::Cluster).collect(),
-            false => vec![cluster],
-        };
-        self.is_for_coordinators
-            && accounts.peek().is_some()
-            && accounts.all(|account| {
-                clusters
-                    .iter()
-                    .all(|cluster| caller.may_see(cluster, "", account))
-            })
+        self.is_for_coordinators && self.is_coordinated_by(caller, cluster)
     }
 }
 
@@ -229,6 +239,14 @@ mod tests {
         ] {
             assert_eq!(seen(OWN, caller), own, "{}", caller.name);
             assert_eq!(seen(GROUP, caller), group, "{}", caller.name);
+            let budgets = files::parse(GROUP).unwrap();
+            let may = caller.name == "root" || caller.name == "carol" && group;
+            assert_eq!(
+                budgets[0].may_be_changed_by(caller, "c"),
+                may,
+                "{}",
+                caller.name
+            );
             let hidden = format!("{OWN}notify = []\n");
             assert_eq!(seen(&hidden, caller), caller.sees_everything());
         }

@@ -1,4 +1,4 @@
-//! Publishes the audit entries of closed periods, which the ledger stores: first those left by an earlier process.
+//! Publishes the audit entries of closed periods and of changed budgets, which the ledger stores: first those left by an earlier process.
 
 use std::time::Duration;
 
@@ -37,6 +37,12 @@ async fn publish(store: &Store, bus: &Bus) -> Result<(), mesh_runtime::BoxError>
         bus.publish_raw(subject, &entry.audit_id, entry.body)
             .await?;
         store.closing_published(&entry.period).await?;
+    }
+    for entry in store.unpublished_audit().await? {
+        let subject = subject::audit(&entry.cluster, AUDIT_KIND);
+        bus.publish_raw(subject, &entry.audit_id, entry.body)
+            .await?;
+        store.audit_published(&entry.audit_id).await?;
     }
     Ok(())
 }

@@ -316,7 +316,10 @@ impl CostEngine {
                     daily: DailyFacts::default(),
                     queue: QueueCosts::default(),
                 };
-                tokio::join!(evaluator.run(&shutdown), watcher.follow(timer(), book));
+                tokio::join!(
+                    evaluator.run(&shutdown),
+                    watcher.follow(timer(), book, &store)
+                );
             };
             let consume = bus.consume_batches(
                 SLURM_EVENTS,

@@ -18,7 +18,7 @@ pub struct AuditEntry {
     #[prost(string, tag = "5")]
     pub service: ::prost::alloc::string::String,
     /// The act.
-    #[prost(oneof = "audit_entry::Act", tags = "10, 11, 14, 15, 20, 21, 22, 23, 24")]
+    #[prost(oneof = "audit_entry::Act", tags = "10, 11, 14, 15, 20, 21, 22, 23, 24, 25")]
     pub act: ::core::option::Option<audit_entry::Act>,
 }
 /// Nested message and enum types in `AuditEntry`.
@@ -53,6 +53,9 @@ pub mod audit_entry {
         /// A period of costs was closed: its report does not change any more.
         #[prost(message, tag = "24")]
         Cost(super::CostPeriodClosed),
+        /// A budget was made, changed or deleted by the API.
+        #[prost(message, tag = "25")]
+        Budget(super::BudgetChanged),
     }
 }
 /// Start or end of a replay. If it publishes data of other users, an entry of kind `read` accompanies it.
@@ -360,6 +363,22 @@ pub struct CostPeriodClosed {
     #[prost(string, tag = "5")]
     pub made_by: ::prost::alloc::string::String,
 }
+/// A budget was made, changed or deleted by the API.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct BudgetChanged {
+    /// `set` or `deleted`.
+    #[prost(string, tag = "1")]
+    pub what: ::prost::alloc::string::String,
+    /// Name of the budget.
+    #[prost(string, tag = "2")]
+    pub budget: ::prost::alloc::string::String,
+    /// The budget as in a file. Empty if it was deleted.
+    #[prost(string, tag = "3")]
+    pub content: ::prost::alloc::string::String,
+    /// Who did it: a Unix user, `token:<name>`, or the user name or subject of an OIDC identity.
+    #[prost(string, tag = "4")]
+    pub made_by: ::prost::alloc::string::String,
+}
 impl serde::Serialize for AuditEntry {
     #[allow(deprecated)]
     fn serialize<S>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error>
@@ -431,6 +450,9 @@ impl serde::Serialize for AuditEntry {
                 audit_entry::Act::Cost(v) => {
                     struct_ser.serialize_field("cost", v)?;
                 }
+                audit_entry::Act::Budget(v) => {
+                    struct_ser.serialize_field("budget", v)?;
+                }
             }
         }
         struct_ser.end()
@@ -457,6 +479,7 @@ impl<'de> serde::Deserialize<'de> for AuditEntry {
             "history",
             "trigger",
             "cost",
+            "budget",
         ];
 
         #[allow(clippy::enum_variant_names)]
@@ -475,6 +498,7 @@ impl<'de> serde::Deserialize<'de> for AuditEntry {
             History,
             Trigger,
             Cost,
+            Budget,
         }
         impl<'de> serde::Deserialize<'de> for GeneratedField {
             fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
@@ -510,6 +534,7 @@ impl<'de> serde::Deserialize<'de> for AuditEntry {
                             "history" => Ok(GeneratedField::History),
                             "trigger" => Ok(GeneratedField::Trigger),
                             "cost" => Ok(GeneratedField::Cost),
+                            "budget" => Ok(GeneratedField::Budget),
                             _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
                         }
                     }
@@ -630,6 +655,13 @@ impl<'de> serde::Deserialize<'de> for AuditEntry {
                             act__ = map_.next_value::<::std::option::Option<_>>()?.map(audit_entry::Act::Cost)
 ;
                         }
+                        GeneratedField::Budget => {
+                            if act__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("budget"));
+                            }
+                            act__ = map_.next_value::<::std::option::Option<_>>()?.map(audit_entry::Act::Budget)
+;
+                        }
                     }
                 }
                 Ok(AuditEntry {
@@ -643,6 +675,149 @@ impl<'de> serde::Deserialize<'de> for AuditEntry {
             }
         }
         deserializer.deserialize_struct("mesh.audit.v1.AuditEntry", FIELDS, GeneratedVisitor)
+    }
+}
+impl serde::Serialize for BudgetChanged {
+    #[allow(deprecated)]
+    fn serialize<S>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error>
+    where
+        S: serde::Serializer,
+    {
+        use serde::ser::SerializeStruct;
+        let mut len = 0;
+        if !self.what.is_empty() {
+            len += 1;
+        }
+        if !self.budget.is_empty() {
+            len += 1;
+        }
+        if !self.content.is_empty() {
+            len += 1;
+        }
+        if !self.made_by.is_empty() {
+            len += 1;
+        }
+        let mut struct_ser = serializer.serialize_struct("mesh.audit.v1.BudgetChanged", len)?;
+        if !self.what.is_empty() {
+            struct_ser.serialize_field("what", &self.what)?;
+        }
+        if !self.budget.is_empty() {
+            struct_ser.serialize_field("budget", &self.budget)?;
+        }
+        if !self.content.is_empty() {
+            struct_ser.serialize_field("content", &self.content)?;
+        }
+        if !self.made_by.is_empty() {
+            struct_ser.serialize_field("madeBy", &self.made_by)?;
+        }
+        struct_ser.end()
+    }
+}
+impl<'de> serde::Deserialize<'de> for BudgetChanged {
+    #[allow(deprecated)]
+    fn deserialize<D>(deserializer: D) -> std::result::Result<Self, D::Error>
+    where
+        D: serde::Deserializer<'de>,
+    {
+        const FIELDS: &[&str] = &[
+            "what",
+            "budget",
+            "content",
+            "made_by",
+            "madeBy",
+        ];
+
+        #[allow(clippy::enum_variant_names)]
+        enum GeneratedField {
+            What,
+            Budget,
+            Content,
+            MadeBy,
+        }
+        impl<'de> serde::Deserialize<'de> for GeneratedField {
+            fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
+            where
+                D: serde::Deserializer<'de>,
+            {
+                struct GeneratedVisitor;
+
+                impl serde::de::Visitor<'_> for GeneratedVisitor {
+                    type Value = GeneratedField;
+
+                    fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                        write!(formatter, "expected one of: {:?}", &FIELDS)
+                    }
+
+                    #[allow(unused_variables)]
+                    fn visit_str<E>(self, value: &str) -> std::result::Result<GeneratedField, E>
+                    where
+                        E: serde::de::Error,
+                    {
+                        match value {
+                            "what" => Ok(GeneratedField::What),
+                            "budget" => Ok(GeneratedField::Budget),
+                            "content" => Ok(GeneratedField::Content),
+                            "madeBy" | "made_by" => Ok(GeneratedField::MadeBy),
+                            _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
+                        }
+                    }
+                }
+                deserializer.deserialize_identifier(GeneratedVisitor)
+            }
+        }
+        struct GeneratedVisitor;
+        impl<'de> serde::de::Visitor<'de> for GeneratedVisitor {
+            type Value = BudgetChanged;
+
+            fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                formatter.write_str("struct mesh.audit.v1.BudgetChanged")
+            }
+
+            fn visit_map<V>(self, mut map_: V) -> std::result::Result<BudgetChanged, V::Error>
+                where
+                    V: serde::de::MapAccess<'de>,
+            {
+                let mut what__ = None;
+                let mut budget__ = None;
+                let mut content__ = None;
+                let mut made_by__ = None;
+                while let Some(k) = map_.next_key()? {
+                    match k {
+                        GeneratedField::What => {
+                            if what__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("what"));
+                            }
+                            what__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Budget => {
+                            if budget__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("budget"));
+                            }
+                            budget__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Content => {
+                            if content__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("content"));
+                            }
+                            content__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::MadeBy => {
+                            if made_by__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("madeBy"));
+                            }
+                            made_by__ = Some(map_.next_value()?);
+                        }
+                    }
+                }
+                Ok(BudgetChanged {
+                    what: what__.unwrap_or_default(),
+                    budget: budget__.unwrap_or_default(),
+                    content: content__.unwrap_or_default(),
+                    made_by: made_by__.unwrap_or_default(),
+                })
+            }
+        }
+        deserializer.deserialize_struct("mesh.audit.v1.BudgetChanged", FIELDS, GeneratedVisitor)
     }
 }
 impl serde::Serialize for CostPeriodClosed {

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use chrono::{DateTime, Utc};
 use cost_engine::PriceBook;
 use cost_engine::budgets::files::{self, BudgetsError};
+use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::cli::{self, Global};
@@ -26,7 +27,56 @@ pub(super) async fn run(global: &Global, args: &cli::Budget) -> Result<ExitCode,
             let answer = settings::client(global)?.get(&path, &Query::new()).await?;
             print(global, &answer, detail)
         }
+        cli::Budget::Set { file } => set(global, file).await,
+        cli::Budget::Delete { name } => {
+            let path = format!("/v1/budgets/{name}");
+            let answer = settings::client(global)?
+                .send_json(Method::DELETE, &path, None, &[])
+                .await?;
+            print(global, &answer, |answer| {
+                format!("deleted budget {}", show::value(&answer["name"]))
+            })
+        }
         cli::Budget::Check { file } => check(global, file),
+    }
+}
+
+/// Sends each budget of a file.
+async fn set(global: &Global, file: &Path) -> Result<ExitCode, Error> {
+    let client = settings::client(global)?;
+    let text = std::fs::read_to_string(file).map_err(|source| Error::io("read", file, source))?;
+    for budget in of_file(&text)? {
+        let answer = client
+            .send_json(Method::POST, "/v1/budgets", Some(&budget), &[])
+            .await?;
+        print(global, &answer, |answer| {
+            format!("set budget {}", show::value(&answer["name"]))
+        })?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The budgets of a file as JSON, in which dates are texts.
+fn of_file(text: &str) -> Result<Vec<Value>, Error> {
+    fn json(value: toml::Value) -> Value {
+        match value {
+            toml::Value::String(text) => text.into(),
+            toml::Value::Integer(number) => number.into(),
+            toml::Value::Float(number) => number.into(),
+            toml::Value::Boolean(flag) => flag.into(),
+            toml::Value::Datetime(time) => time.to_string().into(),
+            toml::Value::Array(values) => values.into_iter().map(json).collect(),
+            toml::Value::Table(table) => {
+                let fields = table.into_iter();
+                Value::Object(fields.map(|(key, value)| (key, json(value))).collect())
+            }
+        }
+    }
+    let table: toml::Table =
+        toml::from_str(text).map_err(|error| Error::Failed(error.to_string()))?;
+    match table.get("budget") {
+        Some(toml::Value::Array(budgets)) => Ok(budgets.iter().cloned().map(json).collect()),
+        _ => Err(Error::Failed("the file has no [[budget]]".to_owned())),
     }
 }
 
@@ -236,6 +286,14 @@ mod tests {
             unknown_accounts: vec!["vision".into()],
         };
         serde_json::to_value(status).unwrap()
+    }
+
+    #[test]
+    fn a_file_is_sent_with_its_dates_as_texts() {
+        let text = "[[budget]]\nname = \"a\"\nscope = { account = [\"x\"] }\nfrom = 2026-11-01\nto = 2026-12-01\namount = 3\n";
+        let expected = json!({"name": "a", "scope": {"account": ["x"]}, "from": "2026-11-01", "to": "2026-12-01", "amount": 3});
+        assert_eq!(of_file(text).unwrap(), [expected]);
+        assert!(of_file("x = 1").is_err());
     }
 
     #[test]

@@ -144,6 +144,9 @@ const MATRIX: &[(&str, Row)] = &[
     ),
     ("/v1/budgets", ("GET", "/v1/budgets", ALL)),
     ("/v1/budgets/{name}", ("GET", "/v1/budgets/x", MISSING)),
+    // Without a body.
+    ("/v1/budgets", ("POST", "/v1/budgets", WITHOUT_BODY)),
+    ("/v1/budgets/{name}", ("DELETE", "/v1/budgets/x", MISSING)),
     ("/v1/queue", ("GET", "/v1/queue", ALL)),
     // No start was estimated.
     (

@@ -11,7 +11,7 @@ use num_traits::{ToPrimitive as _, Zero as _};
 use slurm_types::HostList;
 
 use crate::domain::money::{Exact, fraction, integer, round_half_even};
-use crate::domain::price::{self, Nodes};
+use crate::domain::price::{self, Nodes, Shares};
 use crate::domain::{Class, CostCurve, Interval, Micros, PriceError, billing, burn, waste};
 use crate::price_book::{Charge, PriceBook};
 use crate::usage::{RunHistory, Usage, charged_until, seconds, usage, used};
@@ -276,7 +276,7 @@ pub fn shares(
     history: &RunHistory,
     newest: &Job,
     end: i64,
-) -> Result<Option<Vec<(String, Interval, Exact)>>, PriceError> {
+) -> Result<Option<Shares>, PriceError> {
     let Charge::Nodes(mode) = &book.charge else {
         return Ok(None);
     };

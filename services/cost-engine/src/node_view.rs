@@ -11,7 +11,8 @@ use crate::costing;
 use crate::domain::node_lines::{
     HeldShare, NodeCost, NodeCostError, NodeState, NodeTimeline, divide,
 };
-use crate::domain::{Exact, Interval, PriceError};
+use crate::domain::price::Shares;
+use crate::domain::{Interval, PriceError};
 use crate::error::Error;
 use crate::price_book::PriceBook;
 
@@ -110,9 +111,6 @@ pub(crate) async fn of_period(
         unpriced_runs,
     })
 }
-
-/// Node, time and share.
-type Shares = Vec<(String, Interval, Exact)>;
 
 fn of_ended(book: &PriceBook, run: &CutRun) -> Option<Shares> {
     let (_, record) = run.history.end.as_ref()?;

@@ -165,15 +165,14 @@ pub fn curve(mode: Mode, nodes: &Nodes, run: &Run) -> Result<CostCurve, PriceErr
     Ok(builder.finish())
 }
 
-/// The shares of nodes that a run held: node, time and share.
+/// Shares of nodes: node, time and share.
+pub type Shares = Vec<(String, Interval, Exact)>;
+
+/// The shares of nodes that a run held.
 ///
 /// # Errors
 /// As [`price`].
-pub fn shares(
-    mode: Mode,
-    nodes: &Nodes,
-    run: &Run,
-) -> Result<Vec<(String, Interval, Exact)>, PriceError> {
+pub fn shares(mode: Mode, nodes: &Nodes, run: &Run) -> Result<Shares, PriceError> {
     let mut shares = Vec::new();
     if let Some(start) = run.start {
         for_each_piece(mode, nodes, run, start, |held, piece| {

@@ -73,7 +73,7 @@ pub(super) async fn run(
     client: &Client,
     args: &cli::CostReport,
 ) -> Result<ExitCode, Error> {
-    let mut query: Query = vec![("period", args.period.clone().into())];
+    let mut query: Query = vec![("period", args.period.clone())];
     query.extend(global.cluster.clone().map(|cluster| ("cluster", cluster)));
     let mut target = Target::open(args.output.clone())?;
     if matches!(args.format, CostReportFormat::Focus) {

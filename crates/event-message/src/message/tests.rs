@@ -276,3 +276,14 @@ fn a_budget_shows_its_use_and_who_used_most() {
         Period: 2025-11\n  Covers: account=physics\n  Largest: alice 1800.00 EUR\ncluster example";
     assert_eq!(shown(of(&event, None)), expected);
 }
+
+#[test]
+fn what_a_run_used_is_no_message_of_its_own() {
+    let mut event = sample::event(EventType::CostAdjusted);
+    assert!(of(&event, None).is_some());
+    let Some(Payload::Cost(cost)) = &mut event.payload else {
+        panic!("no cost")
+    };
+    cost.reason = "usage".into();
+    assert!(of(&event, None).is_none());
+}

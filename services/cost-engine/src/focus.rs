@@ -11,7 +11,7 @@ use crate::domain::money::{Exact, decimal_text};
 use crate::domain::{Class, Interval, Micros};
 
 /// Names of the columns, in their order.
-pub const COLUMNS: [&str; 42] = [
+pub const COLUMNS: [&str; 49] = [
     "BilledCost",
     "BillingAccountId",
     "BillingAccountName",
@@ -34,11 +34,18 @@ pub const COLUMNS: [&str; 42] = [
     "ServiceCategory",
     "ServiceName",
     "ChargeFrequency",
+    "CommitmentDiscountCategory",
+    "CommitmentDiscountId",
+    "CommitmentDiscountName",
+    "CommitmentDiscountStatus",
+    "CommitmentDiscountType",
     "ConsumedQuantity",
     "ConsumedUnit",
     "ContractedUnitPrice",
     "ListUnitPrice",
     "PricingCategory",
+    "RegionId",
+    "RegionName",
     "ResourceId",
     "ResourceName",
     "ResourceType",
@@ -133,13 +140,22 @@ pub fn row(run: &CutRun, cost: Micros, part: &SlicePart, context: &RowContext<'_
         "Compute".to_owned(),
         format!("Slurm {}", keys.cluster),
         "Usage-Based".to_owned(),
+        // The price book has no commitments.
+        String::new(),
+        String::new(),
+        String::new(),
+        String::new(),
+        String::new(),
         quantity,
         part.unit.to_owned(),
         unit_price(cost),
         unit_price(part.list),
         category.to_owned(),
+        // The region is not known.
+        String::new(),
+        String::new(),
         run.run.clone(),
-        run.display_id.clone(),
+        format!("Job {}", run.display_id),
         "Slurm Job".to_owned(),
         part.node_type.clone(),
         sku_price(part),

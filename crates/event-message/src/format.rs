@@ -22,7 +22,7 @@ use std::path::Path;
 
 use chrono::{DateTime, Utc};
 use event_filter::DecodedEvent;
-use mesh_events::proto::mesh::cost::v1::CostEvent;
+use mesh_events::proto::mesh::cost::v1::{CostEvent, Spending};
 use mesh_events::{Event, EventType};
 use serde::de::{self, Deserializer, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
@@ -88,6 +88,8 @@ pub enum Content<'a> {
         cost: Option<&'a CostEvent>,
         /// Id of the replay that publishes it.
         replay: Option<&'a str>,
+        /// What its owner has spent this month. Only messages to the owner alone show it.
+        spending: Option<&'a Spending>,
         /// Time of the attempt.
         now: DateTime<Utc>,
     },
@@ -131,6 +133,17 @@ impl Content<'_> {
             Self::Message { message, .. } => Some((*message).clone()),
         }
     }
+
+    /// The content as a message to the owner of the job alone. `None` if that is the message for everybody.
+    fn message_to_owner(&self) -> Option<Message> {
+        match self {
+            Self::Event {
+                spending: Some(spending),
+                ..
+            } => Some(self.message()?.spent(spending)),
+            Self::Event { spending: None, .. } | Self::Message { .. } => None,
+        }
+    }
 }
 
 impl Format {
@@ -170,6 +183,11 @@ impl Format {
     /// True if one message is updated instead of sending several.
     pub const fn keeps_current(&self) -> bool {
         matches!(self, Self::SlackApi(settings) if settings.current)
+    }
+
+    /// True if messages go to the owners of jobs, where they can be found.
+    pub const fn writes_to_owners(&self) -> bool {
+        matches!(self, Self::SlackApi(settings) if settings.direct)
     }
 
     /// Whether requests are signed.

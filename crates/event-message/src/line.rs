@@ -33,6 +33,8 @@ pub fn of(kind: EventType, event: &Event) -> Option<Message> {
         Payload::Node(payload) => {
             node(kind, &word, payload.node.as_ref()?).fact("Cause", payload.cause.as_str())
         }
+        // What a run used comes after most ends. It changes no cost, so it is no news.
+        Payload::Cost(payload) if payload.reason == "usage" => return None,
         Payload::Cost(payload) => {
             let job = payload.job.as_ref()?;
             let (word, amount) = match kind {

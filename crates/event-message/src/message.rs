@@ -4,7 +4,7 @@
 //! escaping and limits only.
 
 use chrono::{DateTime, Utc};
-use mesh_events::proto::mesh::cost::v1::CostEvent;
+use mesh_events::proto::mesh::cost::v1::{CostEvent, Spending};
 use mesh_events::{Event, EventType};
 use serde::{Deserialize, Serialize};
 
@@ -124,6 +124,13 @@ impl Message {
             );
         }
         self
+    }
+
+    /// Adds what the owner of the job has spent this month. Only for messages to the owner alone.
+    #[must_use]
+    pub fn spent(self, spending: &Spending) -> Self {
+        let amounts: Vec<_> = spending.spent.iter().map(text::money).collect();
+        self.fact("This month so far", amounts.join(", "))
     }
 
     /// "N events while away": events that were too old to be sent.

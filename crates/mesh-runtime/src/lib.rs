@@ -22,6 +22,7 @@ mod probe;
 mod process;
 pub mod program;
 mod reload;
+mod spreadsheet;
 mod sqlite_integrity;
 mod systemd;
 pub mod telemetry;
@@ -39,6 +40,7 @@ pub use process::{
     install_crypto_provider, main, run_api, shutdown_on_signals, start_service,
 };
 pub use reload::ReloadTimer;
+pub use spreadsheet::harmless_cell;
 pub use time_bound::{ParseTimeError, TimeBound};
 pub use unix_process::memory::return_freed as return_freed_memory;
 

@@ -319,6 +319,8 @@ pub enum CostBy {
     Account,
     /// Month in which the runs ended
     Month,
+    /// Day, with --attribution slice
+    Day,
     /// Job
     Job,
     /// Partition
@@ -335,6 +337,7 @@ impl CostBy {
             Self::User => "user",
             Self::Account => "account",
             Self::Month => "month",
+            Self::Day => "day",
             Self::Job => "job",
             Self::Partition => "partition",
             Self::Qos => "qos",
@@ -360,6 +363,64 @@ pub enum CostCommand {
         #[arg(long, value_name = "TIME", value_parser = time_bound)]
         since: Option<TimeBound>,
     },
+    /// What each node cost, and what that paid for; for administrators and auditors
+    Nodes {
+        /// Count from this time on [default: start of the month]
+        #[arg(long, value_name = "TIME", value_parser = time_bound)]
+        since: Option<TimeBound>,
+        /// Count up to this time [default: now]
+        #[arg(long, value_name = "TIME", value_parser = time_bound)]
+        until: Option<TimeBound>,
+    },
+    /// The costs of a period, each run with its part in it
+    Report(CostReport),
+    /// Close a period that has ended (UTC): its report does not change any more, and the ledger has its SHA-256
+    Close {
+        /// 2026-10, 2026-Q3 or 2026 [default: list closed periods]
+        #[arg(value_name = "PERIOD")]
+        period: Option<String>,
+    },
+}
+
+/// Form of a cost report.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum CostReportFormat {
+    /// Table for a terminal
+    Table,
+    /// Comma-separated values for a spreadsheet, with exact amounts
+    Csv,
+    /// JSON, as the API answers it
+    Json,
+    /// FOCUS 1.2, the format of cloud bills: a row for each ended run and month (UTC)
+    Focus,
+    /// One HTML file with figures, which needs nothing from outside
+    Html,
+}
+
+/// `smesh cost report`
+#[derive(Debug, Args)]
+pub struct CostReport {
+    /// 2026-11, 2026-Q4 or 2026
+    #[arg(long, value_name = "PERIOD")]
+    pub period: String,
+    /// Grouping of the costs
+    #[arg(long, value_enum, default_value = "account")]
+    pub by: CostBy,
+    /// Form of the report
+    #[arg(long, value_enum, default_value = "table")]
+    pub format: CostReportFormat,
+    /// Time zone of the period, e.g. Europe/Berlin; not for FOCUS [default: UTC]
+    #[arg(long, value_name = "ZONE")]
+    pub timezone: Option<String>,
+    /// Name of the site in FOCUS, as who bills
+    #[arg(long, value_name = "NAME")]
+    pub site: Option<String>,
+    /// FOCUS: costs are invoiced, so BilledCost is EffectiveCost instead of 0
+    #[arg(long)]
+    pub billed_effective: bool,
+    /// File to write [default: standard output]
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
 }
 
 /// `smesh cost`
@@ -371,6 +432,8 @@ Examples:
   smesh cost --by identity --since 2026-11-01   by person
   smesh cost --by account --since 2026-11-01
   smesh cost --by month --attribution slice     by month, each run with its part in the month
+  smesh cost report --period 2026-11 --by identity --format html -o november.html
+  smesh cost nodes --since 2026-11-01           what nodes cost: allocated, idle, booting, drained
   smesh cost --live                             running jobs and their cost per hour")]
 #[command(args_conflicts_with_subcommands = true)]
 pub struct Cost {

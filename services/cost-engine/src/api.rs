@@ -5,7 +5,10 @@
 //! coordinators those of their accounts, auditors and administrators all jobs.
 
 mod budgets;
-mod response;
+mod focus;
+mod nodes;
+mod periods;
+pub(crate) mod response;
 
 use std::sync::Arc;
 
@@ -16,19 +19,19 @@ use axum::{Extension, Json, Router};
 use chrono::{DateTime, Utc};
 use chrono_tz::Tz;
 use mesh_runtime::TimeBound;
-use mesh_runtime::api::{AccountsByCluster, AuditedRead, Caller, Problem, Visibility};
+use mesh_runtime::api::{AuditedRead, Caller, Problem};
 use serde::Deserialize;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 use crate::adapters::{CostGroup, Filter, OpenRun, People, PriceBooks, Store};
 use crate::budgets::evaluator::Evaluation;
 use crate::domain::calendar_period::{self, Period};
 use crate::price_book::PriceBook;
+use crate::spending::{self, Own};
 use response::Slice;
 
-pub use response::{
-    Attribution, CostReport, CostReportRow, LiveCosts, LiveJob, PersonalAmount, PersonalCosts,
-};
+pub use crate::spending::{PersonSpending, PersonalAmount, UnixUser};
+pub use response::{Attribution, CostReport, CostReportRow, LiveCosts, LiveJob, PersonalCosts};
 
 /// State of the API. Without a price book no cost was ever computed.
 #[derive(Clone)]
@@ -39,6 +42,8 @@ pub(crate) struct Api {
     pub evaluation: watch::Receiver<Arc<Evaluation>>,
     /// Cluster of this process.
     pub cluster: String,
+    /// Notified when a period was closed, or a budget changed.
+    pub closed: Arc<Notify>,
 }
 
 pub(crate) fn router(api: Api) -> Router {
@@ -46,8 +51,18 @@ pub(crate) fn router(api: Api) -> Router {
         .route("/v1/costs/live", get(live))
         .route("/v1/costs", get(spent))
         .route("/v1/costs/me", get(personal))
-        .route("/v1/budgets", get(budgets::list))
-        .route("/v1/budgets/{name}", get(budgets::show))
+        .route("/v1/costs/focus", get(focus::export))
+        .route("/v1/costs/periods", get(periods::list))
+        .route(
+            "/v1/costs/periods/{period}",
+            get(periods::show).post(periods::close),
+        )
+        .route("/v1/costs/nodes", get(nodes::list))
+        .route("/v1/budgets", get(budgets::list).post(budgets::set))
+        .route(
+            "/v1/budgets/{name}",
+            get(budgets::show).delete(budgets::delete),
+        )
         .with_state(api)
 }
 
@@ -62,6 +77,8 @@ struct LiveQuery {
 #[serde(deny_unknown_fields)]
 struct CostQuery {
     by: Option<CostGroup>,
+    /// `2026-11`, `2026-Q4` or `2026`; with `attribution=slice` in the time zone.
+    period: Option<String>,
     since: Option<String>,
     until: Option<String>,
     cluster: Option<String>,
@@ -110,15 +127,28 @@ async fn spent(
 ) -> Result<(Extension<AuditedRead>, Json<CostReport>), Problem> {
     let Query(query) = query.map_err(|error| Problem::bad_request(error.body_text()))?;
     let now = Utc::now();
+    let by = query.by.unwrap_or(CostGroup::User);
+    if by == CostGroup::Day && query.attribution == Attribution::End {
+        return Err(Problem::bad_request("by=day: only with attribution=slice"));
+    }
+    let zone = zone(query.timezone.as_deref(), query.attribution)?;
+    let (since, until) = match named_period(query.period.as_deref(), zone)? {
+        Some(_) if query.since.is_some() || query.until.is_some() => {
+            return Err(Problem::bad_request("period: not with since or until"));
+        }
+        Some(period) => (Some(period.from), Some(period.to)),
+        None => (
+            time("since", query.since.as_deref(), now)?,
+            time("until", query.until.as_deref(), now)?,
+        ),
+    };
     let filter = Filter {
         visibility: caller.visibility(),
         cluster: query.cluster,
         user: asked(&caller, query.user)?,
-        since: time("since", query.since.as_deref(), now)?,
-        until: time("until", query.until.as_deref(), now)?,
+        since,
+        until,
     };
-    let by = query.by.unwrap_or(CostGroup::User);
-    let zone = zone(query.timezone.as_deref(), query.attribution)?;
     // Runs that are still open belong to a period that has not ended.
     let runs = if filter.until.is_none_or(|until| until > now.timestamp()) {
         api.store
@@ -162,6 +192,8 @@ async fn spent(
 
 /// Most months of a report by month.
 const MAX_MONTHS: usize = 240;
+/// Most days of a report by day.
+const MAX_DAYS: usize = 400;
 
 /// Costs of the slices of a report: the months, or the whole period.
 async fn slices(
@@ -178,17 +210,24 @@ async fn slices(
         from: filter.since.unwrap_or(i64::MIN),
         to: filter.until.unwrap_or(i64::MAX),
     };
-    let periods = if by == CostGroup::Month {
+    let periods = if matches!(by, CostGroup::Month | CostGroup::Day) {
         let first = store.first_start(filter).await.map_err(internal)?;
         let started = |open: &OpenRun| open.job.start_time.as_ref().map(|time| time.seconds);
         let first = open.iter().filter_map(started).chain(first).min();
         let from = whole.from.max(first.unwrap_or_else(|| now.timestamp()));
         let to = whole.to.min(now.timestamp() + 1);
-        let months = calendar_period::months(zone, from, to, MAX_MONTHS);
-        months.ok_or_else(|| {
-            Problem::bad_request(format!(
-                "the report has more than {MAX_MONTHS} months: set since"
-            ))
+        let (periods, most) = match by {
+            CostGroup::Day => (
+                calendar_period::days(zone, from, to, MAX_DAYS),
+                format!("{MAX_DAYS} days"),
+            ),
+            _ => (
+                calendar_period::months(zone, from, to, MAX_MONTHS),
+                format!("{MAX_MONTHS} months"),
+            ),
+        };
+        periods.ok_or_else(|| {
+            Problem::bad_request(format!("the report has more than {most}: set since"))
         })?
     } else {
         vec![whole]
@@ -196,20 +235,18 @@ async fn slices(
     let mut books = PriceBooks::of(store);
     let mut slices = Vec::with_capacity(periods.len());
     for period in periods {
-        let bounds = (period.from, period.to);
-        let sums = store.sums_within(by, filter, bounds).await;
-        let mut cut = Vec::new();
-        for run in store.cut_runs(filter, bounds).await.map_err(internal)? {
-            let curve = books.curve(&run).await.map_err(internal)?;
-            cut.push((run, curve));
-        }
-        slices.push(Slice {
-            period,
-            sums: sums.map_err(internal)?,
-            cut,
-        });
+        let slice = Slice::read(store, &mut books, by, filter, period).await;
+        slices.push(slice.map_err(internal)?);
     }
     Ok(slices)
+}
+
+/// Parses the name of a period.
+fn named_period(name: Option<&str>, zone: Tz) -> Result<Option<Period>, Problem> {
+    let Some(name) = name else { return Ok(None) };
+    let period = calendar_period::named(zone, name);
+    let fault = || format!("period: {name:?} is not like 2026-11, 2026-Q4 or 2026");
+    Ok(Some(period.ok_or_else(|| Problem::bad_request(fault()))?))
 }
 
 /// Parses a time zone. Only slices have one.
@@ -227,7 +264,7 @@ fn zone(text: Option<&str>, attribution: Attribution) -> Result<Tz, Problem> {
     }
 }
 
-/// What the caller's own jobs cost since the start of the month (UTC), or since another time.
+/// What the caller's jobs cost since the start of the month (UTC), or since another time: those of all Unix users of the person.
 async fn personal(
     caller: Caller,
     State(api): State<Api>,
@@ -235,31 +272,33 @@ async fn personal(
 ) -> Result<(Extension<AuditedRead>, Json<PersonalCosts>), Problem> {
     let Query(query) = query.map_err(|error| Problem::bad_request(error.body_text()))?;
     let now = Utc::now();
-    if caller.users.is_empty() {
+    let people = api
+        .store
+        .people()
+        .await
+        .map_err(|error| Problem::internal(&error))?;
+    let own = Own::of(&caller, &people, &api.cluster);
+    let users = own.names();
+    if users.is_empty() {
         return Err(Problem::forbidden(
             "you have no Unix user and so no jobs of your own; use /v1/costs",
         ));
     }
     let month = now.format("%Y-%m-01").to_string();
     let since = time("since", Some(query.since.as_deref().unwrap_or(&month)), now)?;
-    let filter = Filter {
-        visibility: Visibility::Restricted {
-            users: caller.users.clone(),
-            accounts: AccountsByCluster::new(),
-        },
-        cluster: None,
-        user: None,
-        since,
-        until: None,
+    let found = spending::of_users(&api.store, api.book().as_deref(), users.clone(), since, now)
+        .await
+        .map_err(|error| Problem::internal(&error))?;
+    let people = own.spending(&found);
+    let answer = PersonalCosts {
+        users: users.into_iter().collect(),
+        since: since
+            .and_then(|since| DateTime::from_timestamp(since, 0))
+            .unwrap_or_default(),
+        as_of: now,
+        amounts: spending::summed(people.iter().flat_map(|person| &person.amounts)),
+        people,
     };
-    let (sums, runs) = (
-        api.store.sums(CostGroup::User, &filter).await,
-        api.store.open_runs(&filter).await,
-    );
-    let sums = sums.map_err(|error| Problem::internal(&error))?;
-    let runs = runs.map_err(|error| Problem::internal(&error))?;
-    let users = caller.users.iter().cloned().collect();
-    let answer = response::personal(users, since, sums, api.book().as_deref(), runs, now);
     Ok((AuditedRead::nothing().extension(), Json(answer)))
 }
 

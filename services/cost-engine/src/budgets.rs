@@ -2,6 +2,7 @@
 //!
 //! - [`files`]: reads them from a folder. `watcher` follows changes of the folder.
 //! - [`usage`]: what of each budget is used, computed from the costs of runs. [`open_costs`]: costs of running jobs over time.
+//!   [`queue_costs`]: what waiting jobs may cost.
 //! - [`crossing`]: which thresholds a use has passed. `published`: which of them are published already.
 //! - [`forecast`]: the use at the end of the period.
 //! - `evaluator`: does all of that whenever costs were committed, and every minute. [`event`]: the events.
@@ -13,6 +14,7 @@ pub mod files;
 pub mod forecast;
 pub(crate) mod open_costs;
 mod published;
+pub(crate) mod queue_costs;
 pub mod status;
 pub mod usage;
 pub(crate) mod watcher;
@@ -105,7 +107,7 @@ pub enum Counts {
     /// Final costs, and those of running jobs until now.
     #[default]
     InFlight,
-    /// Also what running jobs may still cost until their time limits.
+    /// Also what running and waiting jobs may still cost until their time limits.
     Committed,
 }
 
@@ -153,6 +155,27 @@ impl Budget {
         owners
     }
 
+    /// True if the caller may make, change and delete the budget by the API: administrators all, coordinators those of accounts that they
+    /// coordinate. The only place that decides it.
+    pub(crate) fn may_be_changed_by(&self, caller: &Caller, cluster: &str) -> bool {
+        caller.may_write() || (!caller.sees_everything() && self.is_coordinated_by(caller, cluster))
+    }
+
+    /// True if the budget names accounts, and the caller coordinates all of them on all of its clusters.
+    fn is_coordinated_by(&self, caller: &Caller, cluster: &str) -> bool {
+        let mut accounts = self.values(ScopeKey::Account).peekable();
+        let clusters: Vec<&str> = match self.scope.contains_key(&ScopeKey::Cluster) {
+            true => self.values(ScopeKey::Cluster).collect(),
+            false => vec![cluster],
+        };
+        accounts.peek().is_some()
+            && accounts.all(|account| {
+                clusters
+                    .iter()
+                    .all(|cluster| caller.may_see(cluster, "", account))
+            })
+    }
+
     /// True if the caller may see the budget: administrators and auditors all, people those of themselves alone, coordinators those of
     /// accounts that they coordinate. The only place that decides it.
     pub(crate) fn is_visible_to(&self, caller: &Caller, people: &People, cluster: &str) -> bool {
@@ -179,18 +202,7 @@ impl Budget {
         if self.is_for_owners && is_own {
             return true;
         }
-        let mut accounts = self.values(ScopeKey::Account).peekable();
-        let clusters: Vec<&str> = match self.scope.contains_key(&ScopeKey::Cluster) {
-            true => self.values(ScopeKey::Cluster).collect(),
-            false => vec![cluster],
-        };
-        self.is_for_coordinators
-            && accounts.peek().is_some()
-            && accounts.all(|account| {
-                clusters
-                    .iter()
-                    .all(|cluster| caller.may_see(cluster, "", account))
-            })
+        self.is_for_coordinators && self.is_coordinated_by(caller, cluster)
     }
 }
 
@@ -227,6 +239,14 @@ mod tests {
         ] {
             assert_eq!(seen(OWN, caller), own, "{}", caller.name);
             assert_eq!(seen(GROUP, caller), group, "{}", caller.name);
+            let budgets = files::parse(GROUP).unwrap();
+            let may = caller.name == "root" || caller.name == "carol" && group;
+            assert_eq!(
+                budgets[0].may_be_changed_by(caller, "c"),
+                may,
+                "{}",
+                caller.name
+            );
             let hidden = format!("{OWN}notify = []\n");
             assert_eq!(seen(&hidden, caller), caller.sees_everything());
         }

@@ -17,6 +17,7 @@
 //! - [`curve`]: the cost of a run over time, and its parts. [`calendar_period`]: months, quarters and years in a time zone.
 //! - [`billing`]: cost by Slurm's own billing units instead of nodes.
 //! - [`period`]: cost of a node in a period, and the part that its jobs paid.
+//! - [`waste`]: what a run held and did not use.
 //! - [`suspension`]: suspended intervals from partial records.
 //!
 //! Not here: the source of prices ([`crate::price_book`]) and the decoding of events ([`crate::usage`]).
@@ -28,11 +29,13 @@ mod class;
 pub mod curve;
 mod error;
 pub mod money;
+pub mod node_lines;
 pub mod period;
 pub mod price;
 pub mod rates;
 pub mod share;
 pub mod suspension;
+pub mod waste;
 
 pub use class::Class;
 pub use curve::CostCurve;

@@ -19,6 +19,12 @@ pub enum Error {
     /// The database took too long to store a batch.
     #[error("write costs: no answer within {0:?}; is the database reachable?")]
     TooSlow(Duration),
+    /// An amount does not fit 64 bits.
+    #[error("add costs")]
+    Amount(#[from] crate::domain::PriceError),
+    /// A report cannot be written as JSON.
+    #[error("write report")]
+    Json(#[source] serde_json::Error),
     /// A stored value is not a valid message, so another program wrote it.
     #[error("{action}: stored message of {run} is damaged")]
     Damaged {
@@ -38,7 +44,11 @@ impl Error {
         match self {
             Self::Database(error) => error.is_unavailable(),
             Self::TooSlow(_) => true,
-            Self::PriceBook(_) | Self::Budgets(_) | Self::Damaged { .. } => false,
+            Self::PriceBook(_)
+            | Self::Budgets(_)
+            | Self::Amount(_)
+            | Self::Json(_)
+            | Self::Damaged { .. } => false,
         }
     }
 

@@ -24,6 +24,7 @@ use crate::error::Error;
 use crate::metrics;
 use crate::outbox::Outbox;
 use crate::price_book::PriceBook;
+use crate::spending::publisher::Spenders;
 use batch::Batch;
 
 /// Delay before a batch is retried after a database error.
@@ -35,8 +36,10 @@ pub(crate) struct JobEvents {
     pub store: Store,
     pub book: watch::Receiver<Arc<PriceBook>>,
     pub outbox: Outbox,
-    /// Notified when costs were committed.
+    /// Notified when costs, or what they are computed from, were committed.
     pub committed: Arc<Notify>,
+    /// The users whose final costs were committed.
+    pub spenders: Spenders,
     /// Condition: the database accepts writes.
     pub database: Condition,
 }
@@ -83,7 +86,7 @@ impl JobEvents {
             .collect();
         batch.lock(&keys).await?;
         let mut outcomes = Vec::with_capacity(messages.len());
-        let mut made = false;
+        let (mut made, mut stored) = (false, false);
         for (message, event) in messages.iter().zip(events) {
             let traceparent = message.header("traceparent").unwrap_or_default();
             let applied = match event {
@@ -91,6 +94,7 @@ impl JobEvents {
                 Err(error) => BatchOutcome::Refused(mesh_runtime::error_chain(&error)),
             };
             made |= applied == BatchOutcome::Cost;
+            stored |= applied == BatchOutcome::Stored;
             metrics::job_event(applied.as_str());
             let outcome = match applied {
                 BatchOutcome::Refused(reason) => Disposition::DeadLetter { reason },
@@ -101,10 +105,13 @@ impl JobEvents {
             };
             outcomes.push(outcome);
         }
-        batch.commit().await?;
+        let ends = batch.commit().await?;
+        self.spenders.add(ends);
         // The costs are committed. The outbox publishes them, now or after a crash.
         if made {
             self.outbox.notify();
+        }
+        if made || stored {
             self.committed.notify_one();
         }
         Ok(outcomes)
@@ -138,6 +145,8 @@ impl BatchOutcome {
 
 /// Effect of a job event on costs.
 enum JobChange {
+    /// It waits.
+    Waits,
     Start,
     Changed(Change),
     End(Class),
@@ -182,6 +191,15 @@ fn step(kind: EventType, job: &Job, is_inferred: bool) -> JobChange {
                     is_better: kind == EventType::JobCorrected,
                 },
             }
+        }
+        EventType::JobSubmitted
+        | EventType::JobPending
+        | EventType::JobHeld
+        | EventType::JobReleased
+        | EventType::JobBaseline
+            if job.state.starts_with("PENDING") =>
+        {
+            JobChange::Waits
         }
         EventType::JobStarted => JobChange::Start,
         // A job that was running when capture started is estimated from then on. Its start is in the record.

@@ -13,6 +13,10 @@
 //! - `handlers`, [`adapters`] and `outbox`: job events in, one transaction, cost events out.
 //! - [`restore`]: the rows of a lost database from the published events.
 //! - [`budgets`]: what may be spent in a period, and `user.quota_*` events when that is nearly or fully used.
+//! - `closings`: audit entries about closed periods.
+//! - [`focus`]: costs in the format of cloud bills.
+//! - `node_view`: what each node cost, and what that paid for.
+//! - `spending`: what people have spent this month, over Unix users and clusters.
 //! - [`api`]: `/v1/costs/live`, `/v1/costs` and `/v1/budgets`.
 //!
 //! Deliberately absent: accrual events.
@@ -20,16 +24,20 @@
 pub mod adapters;
 pub mod api;
 pub mod budgets;
+mod closings;
 mod config;
 pub mod costing;
 pub mod domain;
 pub mod error;
+pub mod focus;
 mod handlers;
 mod metrics;
+mod node_view;
 mod outbox;
 pub mod price_book;
 mod price_book_watcher;
 pub mod restore;
+mod spending;
 pub mod usage;
 #[cfg(test)]
 mod vectors;
@@ -53,11 +61,13 @@ pub use price_book::{PriceBook, PriceBookError};
 use adapters::Store;
 use budgets::evaluator::{BudgetEvaluator, DailyFacts, Evaluation};
 use budgets::open_costs::CostCurves;
+use budgets::queue_costs::QueueCosts;
 use budgets::watcher::BudgetWatcher;
 use error::Error;
 use handlers::JobEvents;
 use outbox::Outbox;
 use price_book_watcher::PriceBookWatcher;
+use spending::publisher::{Spenders, SpendingPublisher};
 
 /// A price book with every feature, as a template for a site's own.
 pub const EXAMPLE_PRICE_BOOK: &str = include_str!("../examples/price-book.toml");
@@ -113,6 +123,7 @@ impl Service for CostEngineService {
         let bus = Bus::connect(&context.mesh.nats, Self::NAME).await?;
         context.watch_nats(Self::NAME, &bus);
         let book = prices.as_ref().map(|follower| follower.book.subscribe());
+        let closed = Arc::new(Notify::new());
         let evaluation = watch::Sender::new(Arc::new(Evaluation::default()));
         let router = context.audited(
             &bus,
@@ -121,6 +132,7 @@ impl Service for CostEngineService {
                 book,
                 evaluation: evaluation.subscribe(),
                 cluster: context.mesh.cluster.clone(),
+                closed: Arc::clone(&closed),
             }),
         );
         let engine = CostEngine {
@@ -131,6 +143,7 @@ impl Service for CostEngineService {
             bus,
             cluster: context.mesh.cluster.clone(),
             evaluation,
+            closed,
             shutdown: context.shutdown,
         };
         Ok(RunningService {
@@ -228,6 +241,8 @@ struct CostEngine {
     cluster: String,
     /// The last evaluation of budgets, for the API.
     evaluation: watch::Sender<Arc<Evaluation>>,
+    /// Notified when a period was closed.
+    closed: Arc<Notify>,
     shutdown: CancellationToken,
 }
 
@@ -245,6 +260,7 @@ impl CostEngine {
             bus,
             cluster,
             evaluation,
+            closed,
             shutdown,
         } = self;
         let prepared = || prepare(&store, prices.as_ref());
@@ -264,15 +280,25 @@ impl CostEngine {
         }
         let outbox = Outbox::default();
         let publish = outbox.clone().run(&store, &bus, &shutdown);
+        let closings = closings::run(&store, &bus, &closed, &shutdown);
+        let publish = async { tokio::join!(publish, closings) };
         // One task for all of it, so that dropping this future stops everything.
         if let Some(mut follower) = prices {
             let committed = Arc::new(Notify::new());
+            let spenders = Spenders::default();
             let handler = JobEvents {
                 store: store.clone(),
                 book: follower.book.subscribe(),
                 outbox: outbox.clone(),
                 committed: Arc::clone(&committed),
+                spenders: spenders.clone(),
                 database,
+            };
+            let sums = SpendingPublisher {
+                store: store.clone(),
+                book: follower.book.subscribe(),
+                bus: bus.clone(),
+                spenders,
             };
             let book = follower.book.subscribe();
             let timer = || ReloadTimer::every(config.reload_interval, shutdown.clone());
@@ -288,8 +314,12 @@ impl CostEngine {
                     cluster,
                     curves: CostCurves::default(),
                     daily: DailyFacts::default(),
+                    queue: QueueCosts::default(),
                 };
-                tokio::join!(evaluator.run(&shutdown), watcher.follow(timer(), book));
+                tokio::join!(
+                    evaluator.run(&shutdown),
+                    watcher.follow(timer(), book, &store)
+                );
             };
             let consume = bus.consume_batches(
                 SLURM_EVENTS,
@@ -299,11 +329,12 @@ impl CostEngine {
                 &shutdown,
             );
             let follow = follower.follow(timer(), &store);
-            let (consumed, (), (), ()) = tokio::join!(
+            let (consumed, ((), ()), (), (), ()) = tokio::join!(
                 Box::pin(consume),
                 Box::pin(publish),
                 follow,
-                Box::pin(evaluate)
+                Box::pin(evaluate),
+                Box::pin(sums.run(&shutdown))
             );
             consumed?;
         } else {

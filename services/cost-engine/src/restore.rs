@@ -9,7 +9,8 @@ use mesh_events::proto::mesh::cost::v1::{CostClass, CostEvent, Money};
 use mesh_events::proto::mesh::event::v1::event::Payload;
 use mesh_events::{Event, EventType, from_timestamp};
 
-use crate::adapters::{AdjustmentRow, CostRow, Store, Transaction};
+use crate::adapters::{AdjustmentRow, CostRow, Store, Transaction, WasteColumns};
+use crate::costing;
 use crate::domain::{Class, Micros};
 use crate::error::Error;
 use crate::handlers::{Change, run_of};
@@ -121,6 +122,7 @@ impl Restore {
             .or(event.occurred_at.as_ref())
             .and_then(from_timestamp)
             .unwrap_or_default(),
+            waste: WasteColumns::of(event),
         };
         match kind {
             EventType::CostEstimated => {
@@ -129,6 +131,12 @@ impl Restore {
             }
             EventType::CostFinalized => {
                 transaction.store_cost(&row).await?;
+                transaction
+                    .store_end(cluster, user, account, job, ended_at)
+                    .await
+            }
+            EventType::CostAdjusted if cost.reason == costing::USAGE => {
+                transaction.store_waste(cluster, run, &row.waste).await?;
                 transaction
                     .store_end(cluster, user, account, job, ended_at)
                     .await
@@ -145,6 +153,7 @@ impl Restore {
                     class,
                     charged_seconds: cost.charged_seconds,
                     at: DateTime::from_timestamp(ended_at, 0).unwrap_or_default(),
+                    waste: row.waste,
                 };
                 transaction.store_adjustment(&adjustment).await?;
                 transaction

@@ -5,13 +5,14 @@
 
 use std::collections::BTreeSet;
 
-use mesh_events::proto::mesh::job::v1::Job;
+use mesh_events::proto::mesh::job::v1::{Job, Usage as JobUsage};
 use num_traits::Zero as _;
 use pbjson_types::Timestamp;
 use slurm_types::{HostList, JobBaseState, Tres};
 
 use crate::domain::billing::BillingSegment;
 use crate::domain::suspension::{self, SuspensionChange};
+use crate::domain::waste::Used;
 use crate::domain::{Amounts, Exact, NodeAmounts, Run, Segment};
 
 /// Known facts of a run, from its events.
@@ -58,7 +59,43 @@ pub fn pricing_facts(job: &Job) -> Job {
         alloc_tres: job.alloc_tres.clone(),
         allocations: job.allocations.clone(),
         exclusive: job.exclusive,
+        usage: job.usage.as_ref().map(measured),
         ..Job::default()
+    }
+}
+
+/// The fields of a waiting job that its cost at the time limit is computed from.
+pub fn request_facts(job: &Job) -> Job {
+    Job {
+        node_count: job.node_count,
+        req_tres: job.req_tres.clone(),
+        ..pricing_facts(job)
+    }
+}
+
+/// What waste is computed from.
+fn measured(usage: &JobUsage) -> JobUsage {
+    JobUsage {
+        cpu_seconds: usage.cpu_seconds,
+        memory_kib: usage.memory_kib,
+        incomplete: usage.incomplete,
+        ..JobUsage::default()
+    }
+}
+
+/// What the run used by its record. Slurm's records of steps that are not complete are too low, so they say nothing. Slurm has no mean
+/// use of GPUs, so theirs is not known.
+pub fn used(record: &Job) -> Used {
+    let Some(usage) = record.usage.as_ref().filter(|usage| !usage.incomplete) else {
+        return Used::default();
+    };
+    let allocated = Tres::parse_lossy(&record.alloc_tres).0.mem_mib();
+    let peak = usage.memory_kib.div_ceil(1024);
+    Used {
+        // 0 was not measured.
+        cpu_seconds: (usage.cpu_seconds > 0).then_some(usage.cpu_seconds),
+        mem_mib: (peak > 0).then(|| peak.min(allocated.unwrap_or(peak))),
+        gpus: None,
     }
 }
 

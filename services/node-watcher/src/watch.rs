@@ -213,13 +213,9 @@ impl Watcher {
         };
         let taken_at = Utc::now();
         let summaries = answer.iter().map(node_list::summary).collect();
-        let accounted = match store.started() {
-            true => {
-                let until = store.accounted_until();
-                downtimes.read(&self.slurm, &self.cluster, until).await
-            }
-            false => None,
-        };
+        let accounted = downtimes
+            .read(&self.slurm, &self.cluster, store.accounted_until())
+            .await;
         let unseen = accounted.as_ref().map_or_else(Vec::new, |accounted| {
             domain::downtimes::replay(nodes, &answer, &accounted.found, accounted.since)
         });

@@ -5,6 +5,7 @@
 //! - [`handlers`]: events of the queue; [`catch_up`]: events that the queue missed; [`replays`]: replayed events.
 //! - [`due`]: retries, digests and notices that are due; [`redeliver`]: dead letters that are sent again.
 //! - [`array_digests`], [`pending`], [`costs`]: messages that are put together from several events.
+//! - [`spending`]: what owners have spent, for messages to them alone.
 //! - [`admission`], [`concurrency_limit`], [`auto_disable`]: whether a request may be sent now.
 //! - [`post`]: one attempt; [`http`]: its request, [`failure`]: why there is no answer.
 //! - [`outbox_publisher`]: audit entries and dead letters; [`retention_schedule`]: deletion of old outcomes.
@@ -29,3 +30,4 @@ pub mod post;
 pub mod redeliver;
 pub mod replays;
 pub mod retention_schedule;
+pub mod spending;

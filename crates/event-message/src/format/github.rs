@@ -233,6 +233,7 @@ mod tests {
             event: &event.into(),
             cost: None,
             replay: None,
+            spending: None,
             now: chrono::DateTime::UNIX_EPOCH,
         };
         match settings

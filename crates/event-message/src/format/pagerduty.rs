@@ -363,6 +363,7 @@ mod tests {
             event: &event.clone().into(),
             cost: None,
             replay: None,
+            spending: None,
             now: DateTime::UNIX_EPOCH,
         };
         let step = settings(Incident::Job)

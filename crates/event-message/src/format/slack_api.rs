@@ -48,6 +48,9 @@ struct PostedMessage {
     channel: String,
     ts: String,
     seq: u64,
+    /// True if it was sent to the owner alone.
+    #[serde(default)]
+    direct: bool,
 }
 
 impl SlackApi {
@@ -88,9 +91,13 @@ impl SlackApi {
             address: address.clone(),
             token: self.token.clone(),
             body: slack::layout(&message),
+            to_owner: content
+                .message_to_owner()
+                .map(|message| slack::layout(&message)),
             fallback: self.channel.clone(),
             user_key: None,
             message_key: self.message_key(content),
+            direct: false,
             seq: match content {
                 Content::Event { event, .. } => event.run_seq,
                 Content::Message { topic, .. } => topic.map_or(0, |topic| topic.number),
@@ -163,10 +170,14 @@ pub struct SlackExchange {
     address: Url,
     token: Secret,
     body: Value,
+    /// The body for the owner alone, if it says more.
+    to_owner: Option<Value>,
     fallback: Option<String>,
     user_key: Option<String>,
     message_key: Option<String>,
     seq: u64,
+    /// True if the message goes to the owner alone.
+    direct: bool,
     stage: Stage,
     keep: Vec<StateUpdate>,
 }
@@ -199,16 +210,25 @@ impl SlackExchange {
         Ok(Step::talk(request, self))
     }
 
-    fn post(self, channel: &str) -> Result<Step, Unsendable> {
-        let mut body = self.body.clone();
+    /// The body for a conversation with the owner alone, or for a channel that others read.
+    fn body(&self, direct: bool) -> Value {
+        let to_owner = self.to_owner.as_ref().filter(|_| direct);
+        to_owner.unwrap_or(&self.body).clone()
+    }
+
+    /// A fallback channel is posted to without the owner's key.
+    fn post(mut self, channel: &str) -> Result<Step, Unsendable> {
+        self.direct = self.user_key.is_some();
+        let mut body = self.body(self.direct);
         body["channel"] = channel.into();
         body["unfurl_links"] = false.into();
         body["unfurl_media"] = false.into();
         self.call("chat.postMessage", Stage::Post, &body)
     }
 
-    fn update(self, posted: PostedMessage) -> Result<Step, Unsendable> {
-        let mut body = self.body.clone();
+    fn update(mut self, posted: PostedMessage) -> Result<Step, Unsendable> {
+        let mut body = self.body(posted.direct);
+        self.direct = posted.direct;
         body["channel"] = posted.channel.into();
         body["ts"] = posted.ts.into();
         self.call("chat.update", Stage::Update, &body)
@@ -265,7 +285,8 @@ impl SlackExchange {
                     let posted = json!(PostedMessage {
                         channel,
                         ts,
-                        seq: self.seq
+                        seq: self.seq,
+                        direct: self.direct,
                     });
                     self.keep.push((key, Some(posted.to_string())));
                 }

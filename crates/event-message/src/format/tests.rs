@@ -50,6 +50,7 @@ fn sent_event(format: &str, kind: EventType, cost: Option<&CostEvent>) -> String
         event: &event,
         cost: cost.as_ref(),
         replay: None,
+        spending: None,
         now: DateTime::UNIX_EPOCH,
     };
     sent(format, &content)

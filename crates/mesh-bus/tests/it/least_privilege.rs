@@ -37,6 +37,7 @@ const PUBLISHERS: &[(&str, &[&str])] = &[
         ],
     ),
     ("mesh.testbed.audit.trigger", &["workflow-trigger"]),
+    ("mesh.testbed.audit.cost", &["cost-engine"]),
     ("mesh.testbed.audit.delivery", &["webhook-dispatcher"]),
     ("mesh.testbed.audit.webhook", &["webhook-dispatcher"]),
     ("mesh.testbed.audit.key", &["ledger"]),
@@ -70,6 +71,10 @@ const SUBSCRIBERS: &[(&str, &[&str])] = &[
     ),
     ("$KV.mesh_nodes.testbed.0", &["node-watcher"]),
     ("$KV.mesh_explainer.testbed.0", &["pending-explainer"]),
+    (
+        "$KV.mesh_spending.x",
+        &["cost-engine", "webhook-dispatcher"],
+    ),
     ("$KV.mesh_webhooks.x", &["ledger", "webhook-dispatcher"]),
     (
         "$KV.mesh_leases.testbed.ingest",

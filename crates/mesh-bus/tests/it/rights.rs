@@ -130,6 +130,7 @@ fn reads_bucket(role: &str, stream: &str) -> bool {
                 "pending-explainer",
                 "explainer" | "queue" | "evidence" | "listing" | "coordinators"
             )
+            | ("cost-engine" | "webhook-dispatcher", "spending")
             | (
                 "ledger" | "cost-engine" | "webhook-dispatcher" | "workflow-trigger",
                 "coordinators"
@@ -195,7 +196,9 @@ fn may_write(role: &str, bucket: &str, key: &str) -> bool {
         )
         | ("node-watcher", "mesh_nodes" | "mesh_node_list") => key.starts_with("testbed."),
         ("ingest" | "node-watcher", "mesh_leases") => key == format!("testbed.{role}"),
-        ("pending-explainer", "mesh_explainer") | ("webhook-dispatcher", "mesh_webhooks") => true,
+        ("pending-explainer", "mesh_explainer")
+        | ("webhook-dispatcher", "mesh_webhooks")
+        | ("cost-engine", "mesh_spending") => true,
         _ => false,
     }
 }

@@ -24,6 +24,8 @@ pub const BUCKET_LISTING: &str = "mesh_listing";
 pub const BUCKET_COORDINATORS: &str = "mesh_coordinators";
 /// Who leads each service of each cluster.
 pub const BUCKET_LEASES: &str = "mesh_leases";
+/// What people have spent this month, by user.
+pub const BUCKET_SPENDING: &str = "mesh_spending";
 /// Names of the webhook endpoints, in shards.
 pub const BUCKET_WEBHOOKS: &str = "mesh_webhooks";
 
@@ -94,6 +96,11 @@ pub const BUCKETS: &[Bucket] = &[
         name: BUCKET_LEASES,
         max_value_size: 1 << 10,
         summary: "Leases of the leaders, `<cluster>.<service>`.",
+    },
+    Bucket {
+        name: BUCKET_SPENDING,
+        max_value_size: 1 << 12,
+        summary: "What the person behind a user has spent this month (`mesh.cost.v1.Spending`), by cost-engine for messages of webhook-dispatcher to job owners, `<cluster>.user.<user>`.",
     },
     Bucket {
         name: BUCKET_WEBHOOKS,

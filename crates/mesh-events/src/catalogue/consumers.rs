@@ -59,7 +59,7 @@ pub const CONSUMERS: &[Consumer] = &[
         stream: SLURM_EVENTS,
         name: "cost-engine",
         per_cluster: false,
-        filters: &["slurm.*.job.>"],
+        filters: &["slurm.*.job.>", "slurm.*.node.>"],
         ack_wait: MINUTE,
         max_ack_pending: 1024,
     },

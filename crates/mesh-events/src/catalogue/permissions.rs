@@ -2,9 +2,9 @@
 
 use super::{
     BUCKET_COORDINATORS, BUCKET_EVIDENCE, BUCKET_EXPLAINER, BUCKET_INGEST, BUCKET_JOB_COUNTS,
-    BUCKET_LEASES, BUCKET_LISTING, BUCKET_NODE_LIST, BUCKET_NODES, BUCKET_QUEUE, BUCKET_USERS,
-    BUCKET_WEBHOOKS, CONSUMERS, Consumer, MESH_AUDIT, MESH_CHECKPOINTS, MESH_ORDER, MESH_REPLAY,
-    SLURM_EVENTS,
+    BUCKET_LEASES, BUCKET_LISTING, BUCKET_NODE_LIST, BUCKET_NODES, BUCKET_QUEUE, BUCKET_SPENDING,
+    BUCKET_USERS, BUCKET_WEBHOOKS, CONSUMERS, Consumer, MESH_AUDIT, MESH_CHECKPOINTS, MESH_ORDER,
+    MESH_REPLAY, SLURM_EVENTS,
 };
 use crate::{hooks, subject};
 
@@ -117,6 +117,7 @@ fn published_subjects(role: &str, cluster: &str) -> Vec<String> {
             "slurm.*.cost.>".into(),
             "slurm.*.user.>".into(),
             AUDITED_READS.into(),
+            "mesh.*.audit.cost".into(),
         ],
         "pending-explainer" => vec!["slurm.*.queue.>".into(), AUDITED_READS.into()],
         "ledger" => vec![
@@ -296,8 +297,13 @@ fn buckets_of(role: &str) -> &'static [(&'static str, BucketAccess)] {
             (BUCKET_COORDINATORS, Read),
         ],
         "ledger" => &[(BUCKET_COORDINATORS, Read), (BUCKET_WEBHOOKS, Read)],
-        "cost-engine" | "workflow-trigger" => &[(BUCKET_COORDINATORS, Read)],
-        "webhook-dispatcher" => &[(BUCKET_WEBHOOKS, WriteAll), (BUCKET_COORDINATORS, Read)],
+        "cost-engine" => &[(BUCKET_SPENDING, WriteAll), (BUCKET_COORDINATORS, Read)],
+        "workflow-trigger" => &[(BUCKET_COORDINATORS, Read)],
+        "webhook-dispatcher" => &[
+            (BUCKET_WEBHOOKS, WriteAll),
+            (BUCKET_SPENDING, Read),
+            (BUCKET_COORDINATORS, Read),
+        ],
         _ => &[],
     }
 }

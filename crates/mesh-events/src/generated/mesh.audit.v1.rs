@@ -18,7 +18,7 @@ pub struct AuditEntry {
     #[prost(string, tag = "5")]
     pub service: ::prost::alloc::string::String,
     /// The act.
-    #[prost(oneof = "audit_entry::Act", tags = "10, 11, 14, 15, 20, 21, 22, 23")]
+    #[prost(oneof = "audit_entry::Act", tags = "10, 11, 14, 15, 20, 21, 22, 23, 24, 25")]
     pub act: ::core::option::Option<audit_entry::Act>,
 }
 /// Nested message and enum types in `AuditEntry`.
@@ -50,6 +50,12 @@ pub mod audit_entry {
         /// A trigger rule fired, what became of it, or somebody changed a rule's state.
         #[prost(message, tag = "23")]
         Trigger(super::TriggerActed),
+        /// A period of costs was closed: its report does not change any more.
+        #[prost(message, tag = "24")]
+        Cost(super::CostPeriodClosed),
+        /// A budget was made, changed or deleted by the API.
+        #[prost(message, tag = "25")]
+        Budget(super::BudgetChanged),
     }
 }
 /// Start or end of a replay. If it publishes data of other users, an entry of kind `read` accompanies it.
@@ -338,6 +344,41 @@ pub struct DeadLetter {
     #[prost(string, tag = "10")]
     pub side: ::prost::alloc::string::String,
 }
+/// A period of costs was closed.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CostPeriodClosed {
+    /// Name of the period: `2026-10`, `2026-Q4` or `2026`.
+    #[prost(string, tag = "1")]
+    pub period: ::prost::alloc::string::String,
+    /// Time zone of the period.
+    #[prost(string, tag = "2")]
+    pub timezone: ::prost::alloc::string::String,
+    /// SHA-256 of the report in hexadecimal digits.
+    #[prost(string, tag = "3")]
+    pub report_sha256: ::prost::alloc::string::String,
+    /// Number of rows of the report.
+    #[prost(uint64, tag = "4")]
+    pub rows: u64,
+    /// Who closed it: a Unix user, `token:<name>`, or the user name or subject of an OIDC identity.
+    #[prost(string, tag = "5")]
+    pub made_by: ::prost::alloc::string::String,
+}
+/// A budget was made, changed or deleted by the API.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct BudgetChanged {
+    /// `set` or `deleted`.
+    #[prost(string, tag = "1")]
+    pub what: ::prost::alloc::string::String,
+    /// Name of the budget.
+    #[prost(string, tag = "2")]
+    pub budget: ::prost::alloc::string::String,
+    /// The budget as in a file. Empty if it was deleted.
+    #[prost(string, tag = "3")]
+    pub content: ::prost::alloc::string::String,
+    /// Who did it: a Unix user, `token:<name>`, or the user name or subject of an OIDC identity.
+    #[prost(string, tag = "4")]
+    pub made_by: ::prost::alloc::string::String,
+}
 impl serde::Serialize for AuditEntry {
     #[allow(deprecated)]
     fn serialize<S>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error>
@@ -406,6 +447,12 @@ impl serde::Serialize for AuditEntry {
                 audit_entry::Act::Trigger(v) => {
                     struct_ser.serialize_field("trigger", v)?;
                 }
+                audit_entry::Act::Cost(v) => {
+                    struct_ser.serialize_field("cost", v)?;
+                }
+                audit_entry::Act::Budget(v) => {
+                    struct_ser.serialize_field("budget", v)?;
+                }
             }
         }
         struct_ser.end()
@@ -431,6 +478,8 @@ impl<'de> serde::Deserialize<'de> for AuditEntry {
             "webhook",
             "history",
             "trigger",
+            "cost",
+            "budget",
         ];
 
         #[allow(clippy::enum_variant_names)]
@@ -448,6 +497,8 @@ impl<'de> serde::Deserialize<'de> for AuditEntry {
             Webhook,
             History,
             Trigger,
+            Cost,
+            Budget,
         }
         impl<'de> serde::Deserialize<'de> for GeneratedField {
             fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
@@ -482,6 +533,8 @@ impl<'de> serde::Deserialize<'de> for AuditEntry {
                             "webhook" => Ok(GeneratedField::Webhook),
                             "history" => Ok(GeneratedField::History),
                             "trigger" => Ok(GeneratedField::Trigger),
+                            "cost" => Ok(GeneratedField::Cost),
+                            "budget" => Ok(GeneratedField::Budget),
                             _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
                         }
                     }
@@ -595,6 +648,20 @@ impl<'de> serde::Deserialize<'de> for AuditEntry {
                             act__ = map_.next_value::<::std::option::Option<_>>()?.map(audit_entry::Act::Trigger)
 ;
                         }
+                        GeneratedField::Cost => {
+                            if act__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("cost"));
+                            }
+                            act__ = map_.next_value::<::std::option::Option<_>>()?.map(audit_entry::Act::Cost)
+;
+                        }
+                        GeneratedField::Budget => {
+                            if act__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("budget"));
+                            }
+                            act__ = map_.next_value::<::std::option::Option<_>>()?.map(audit_entry::Act::Budget)
+;
+                        }
                     }
                 }
                 Ok(AuditEntry {
@@ -608,6 +675,314 @@ impl<'de> serde::Deserialize<'de> for AuditEntry {
             }
         }
         deserializer.deserialize_struct("mesh.audit.v1.AuditEntry", FIELDS, GeneratedVisitor)
+    }
+}
+impl serde::Serialize for BudgetChanged {
+    #[allow(deprecated)]
+    fn serialize<S>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error>
+    where
+        S: serde::Serializer,
+    {
+        use serde::ser::SerializeStruct;
+        let mut len = 0;
+        if !self.what.is_empty() {
+            len += 1;
+        }
+        if !self.budget.is_empty() {
+            len += 1;
+        }
+        if !self.content.is_empty() {
+            len += 1;
+        }
+        if !self.made_by.is_empty() {
+            len += 1;
+        }
+        let mut struct_ser = serializer.serialize_struct("mesh.audit.v1.BudgetChanged", len)?;
+        if !self.what.is_empty() {
+            struct_ser.serialize_field("what", &self.what)?;
+        }
+        if !self.budget.is_empty() {
+            struct_ser.serialize_field("budget", &self.budget)?;
+        }
+        if !self.content.is_empty() {
+            struct_ser.serialize_field("content", &self.content)?;
+        }
+        if !self.made_by.is_empty() {
+            struct_ser.serialize_field("madeBy", &self.made_by)?;
+        }
+        struct_ser.end()
+    }
+}
+impl<'de> serde::Deserialize<'de> for BudgetChanged {
+    #[allow(deprecated)]
+    fn deserialize<D>(deserializer: D) -> std::result::Result<Self, D::Error>
+    where
+        D: serde::Deserializer<'de>,
+    {
+        const FIELDS: &[&str] = &[
+            "what",
+            "budget",
+            "content",
+            "made_by",
+            "madeBy",
+        ];
+
+        #[allow(clippy::enum_variant_names)]
+        enum GeneratedField {
+            What,
+            Budget,
+            Content,
+            MadeBy,
+        }
+        impl<'de> serde::Deserialize<'de> for GeneratedField {
+            fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
+            where
+                D: serde::Deserializer<'de>,
+            {
+                struct GeneratedVisitor;
+
+                impl serde::de::Visitor<'_> for GeneratedVisitor {
+                    type Value = GeneratedField;
+
+                    fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                        write!(formatter, "expected one of: {:?}", &FIELDS)
+                    }
+
+                    #[allow(unused_variables)]
+                    fn visit_str<E>(self, value: &str) -> std::result::Result<GeneratedField, E>
+                    where
+                        E: serde::de::Error,
+                    {
+                        match value {
+                            "what" => Ok(GeneratedField::What),
+                            "budget" => Ok(GeneratedField::Budget),
+                            "content" => Ok(GeneratedField::Content),
+                            "madeBy" | "made_by" => Ok(GeneratedField::MadeBy),
+                            _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
+                        }
+                    }
+                }
+                deserializer.deserialize_identifier(GeneratedVisitor)
+            }
+        }
+        struct GeneratedVisitor;
+        impl<'de> serde::de::Visitor<'de> for GeneratedVisitor {
+            type Value = BudgetChanged;
+
+            fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                formatter.write_str("struct mesh.audit.v1.BudgetChanged")
+            }
+
+            fn visit_map<V>(self, mut map_: V) -> std::result::Result<BudgetChanged, V::Error>
+                where
+                    V: serde::de::MapAccess<'de>,
+            {
+                let mut what__ = None;
+                let mut budget__ = None;
+                let mut content__ = None;
+                let mut made_by__ = None;
+                while let Some(k) = map_.next_key()? {
+                    match k {
+                        GeneratedField::What => {
+                            if what__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("what"));
+                            }
+                            what__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Budget => {
+                            if budget__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("budget"));
+                            }
+                            budget__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Content => {
+                            if content__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("content"));
+                            }
+                            content__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::MadeBy => {
+                            if made_by__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("madeBy"));
+                            }
+                            made_by__ = Some(map_.next_value()?);
+                        }
+                    }
+                }
+                Ok(BudgetChanged {
+                    what: what__.unwrap_or_default(),
+                    budget: budget__.unwrap_or_default(),
+                    content: content__.unwrap_or_default(),
+                    made_by: made_by__.unwrap_or_default(),
+                })
+            }
+        }
+        deserializer.deserialize_struct("mesh.audit.v1.BudgetChanged", FIELDS, GeneratedVisitor)
+    }
+}
+impl serde::Serialize for CostPeriodClosed {
+    #[allow(deprecated)]
+    fn serialize<S>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error>
+    where
+        S: serde::Serializer,
+    {
+        use serde::ser::SerializeStruct;
+        let mut len = 0;
+        if !self.period.is_empty() {
+            len += 1;
+        }
+        if !self.timezone.is_empty() {
+            len += 1;
+        }
+        if !self.report_sha256.is_empty() {
+            len += 1;
+        }
+        if self.rows != 0 {
+            len += 1;
+        }
+        if !self.made_by.is_empty() {
+            len += 1;
+        }
+        let mut struct_ser = serializer.serialize_struct("mesh.audit.v1.CostPeriodClosed", len)?;
+        if !self.period.is_empty() {
+            struct_ser.serialize_field("period", &self.period)?;
+        }
+        if !self.timezone.is_empty() {
+            struct_ser.serialize_field("timezone", &self.timezone)?;
+        }
+        if !self.report_sha256.is_empty() {
+            struct_ser.serialize_field("reportSha256", &self.report_sha256)?;
+        }
+        if self.rows != 0 {
+            #[allow(clippy::needless_borrow)]
+            #[allow(clippy::needless_borrows_for_generic_args)]
+            struct_ser.serialize_field("rows", ToString::to_string(&self.rows).as_str())?;
+        }
+        if !self.made_by.is_empty() {
+            struct_ser.serialize_field("madeBy", &self.made_by)?;
+        }
+        struct_ser.end()
+    }
+}
+impl<'de> serde::Deserialize<'de> for CostPeriodClosed {
+    #[allow(deprecated)]
+    fn deserialize<D>(deserializer: D) -> std::result::Result<Self, D::Error>
+    where
+        D: serde::Deserializer<'de>,
+    {
+        const FIELDS: &[&str] = &[
+            "period",
+            "timezone",
+            "report_sha256",
+            "reportSha256",
+            "rows",
+            "made_by",
+            "madeBy",
+        ];
+
+        #[allow(clippy::enum_variant_names)]
+        enum GeneratedField {
+            Period,
+            Timezone,
+            ReportSha256,
+            Rows,
+            MadeBy,
+        }
+        impl<'de> serde::Deserialize<'de> for GeneratedField {
+            fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
+            where
+                D: serde::Deserializer<'de>,
+            {
+                struct GeneratedVisitor;
+
+                impl serde::de::Visitor<'_> for GeneratedVisitor {
+                    type Value = GeneratedField;
+
+                    fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                        write!(formatter, "expected one of: {:?}", &FIELDS)
+                    }
+
+                    #[allow(unused_variables)]
+                    fn visit_str<E>(self, value: &str) -> std::result::Result<GeneratedField, E>
+                    where
+                        E: serde::de::Error,
+                    {
+                        match value {
+                            "period" => Ok(GeneratedField::Period),
+                            "timezone" => Ok(GeneratedField::Timezone),
+                            "reportSha256" | "report_sha256" => Ok(GeneratedField::ReportSha256),
+                            "rows" => Ok(GeneratedField::Rows),
+                            "madeBy" | "made_by" => Ok(GeneratedField::MadeBy),
+                            _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
+                        }
+                    }
+                }
+                deserializer.deserialize_identifier(GeneratedVisitor)
+            }
+        }
+        struct GeneratedVisitor;
+        impl<'de> serde::de::Visitor<'de> for GeneratedVisitor {
+            type Value = CostPeriodClosed;
+
+            fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                formatter.write_str("struct mesh.audit.v1.CostPeriodClosed")
+            }
+
+            fn visit_map<V>(self, mut map_: V) -> std::result::Result<CostPeriodClosed, V::Error>
+                where
+                    V: serde::de::MapAccess<'de>,
+            {
+                let mut period__ = None;
+                let mut timezone__ = None;
+                let mut report_sha256__ = None;
+                let mut rows__ = None;
+                let mut made_by__ = None;
+                while let Some(k) = map_.next_key()? {
+                    match k {
+                        GeneratedField::Period => {
+                            if period__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("period"));
+                            }
+                            period__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Timezone => {
+                            if timezone__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("timezone"));
+                            }
+                            timezone__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::ReportSha256 => {
+                            if report_sha256__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("reportSha256"));
+                            }
+                            report_sha256__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Rows => {
+                            if rows__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("rows"));
+                            }
+                            rows__ = 
+                                Some(map_.next_value::<::pbjson::private::NumberDeserialize<_>>()?.0)
+                            ;
+                        }
+                        GeneratedField::MadeBy => {
+                            if made_by__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("madeBy"));
+                            }
+                            made_by__ = Some(map_.next_value()?);
+                        }
+                    }
+                }
+                Ok(CostPeriodClosed {
+                    period: period__.unwrap_or_default(),
+                    timezone: timezone__.unwrap_or_default(),
+                    report_sha256: report_sha256__.unwrap_or_default(),
+                    rows: rows__.unwrap_or_default(),
+                    made_by: made_by__.unwrap_or_default(),
+                })
+            }
+        }
+        deserializer.deserialize_struct("mesh.audit.v1.CostPeriodClosed", FIELDS, GeneratedVisitor)
     }
 }
 impl serde::Serialize for DeadLetter {

@@ -45,8 +45,8 @@ pub struct CostEvent {
     /// deltas. Zero if only the class changed. Absent otherwise.
     #[prost(message, optional, tag = "14")]
     pub delta: ::core::option::Option<Money>,
-    /// For `adjusted`: why. `late_fact`: a suspension, resumption, resize, start or correction of the run arrived after its final cost. Empty
-    /// otherwise.
+    /// For `adjusted`: why. `late_fact`: a suspension, resumption, resize, start or correction of the run arrived after its final cost.
+    /// `usage`: accounting has what the run used, so `waste` is known; the cost is the same. Empty otherwise.
     #[prost(string, tag = "15")]
     pub reason: ::prost::alloc::string::String,
     /// For `finalized` and `adjusted`: cost by list prices, before discounts and factors. Absent if it is `total`.
@@ -56,6 +56,38 @@ pub struct CostEvent {
     /// Empty without one.
     #[prost(string, tag = "17")]
     pub factor: ::prost::alloc::string::String,
+    /// For `finalized` and `adjusted`: what of the cost is lost or was not used. Absent for a completed run of whose use nothing is known, and
+    /// without a price.
+    #[prost(message, optional, tag = "18")]
+    pub waste: ::core::option::Option<Waste>,
+}
+/// What a run held and did not use. Efficiencies are facts, amounts are what a smaller request would have saved.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Waste {
+    /// CPU time used, in thousandths of the allocated CPUs times the seconds that the run was not suspended. Can exceed 1000. Absent if
+    /// not known.
+    #[prost(uint32, optional, tag = "1")]
+    pub cpu_efficiency_permille: ::core::option::Option<u32>,
+    /// Peak memory in MiB, at most the allocated memory. Absent if not known.
+    #[prost(uint64, optional, tag = "2")]
+    pub mem_peak_mib: ::core::option::Option<u64>,
+    /// Cost of a request that would have been enough: as many CPUs as were used on average, six fifths of the peak memory, and what is not
+    /// known as it was requested. Absent unless the run completed, and in mode `billing`.
+    #[prost(message, optional, tag = "3")]
+    pub rightsized: ::core::option::Option<Money>,
+    /// `total` minus `rightsized`. Absent without `rightsized`.
+    #[prost(message, optional, tag = "4")]
+    pub unused: ::core::option::Option<Money>,
+    /// Why the whole cost is lost, for a run that did not complete: `cancelled`, `failed`, `node_fail`, `oom`, `preempted`, `requeued` or
+    /// `timeout`. Empty for one that completed.
+    #[prost(string, tag = "5")]
+    pub lost: ::prost::alloc::string::String,
+    /// Time that the run was not suspended, in thousandths of its time limit. Absent without a limit.
+    #[prost(uint32, optional, tag = "6")]
+    pub limit_use_permille: ::core::option::Option<u32>,
+    /// Seconds until the time limit times the nodes: what the queue's plan could not use. Absent without a limit.
+    #[prost(uint64, optional, tag = "7")]
+    pub planned_unused_node_seconds: ::core::option::Option<u64>,
 }
 /// An amount of money.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -91,6 +123,26 @@ pub struct CostLine {
     /// List price per node and hour, in millionths of the currency unit. 0 if it is the charged price.
     #[prost(int64, tag = "7")]
     pub list_rate_micros_per_hour: i64,
+}
+/// What a person has spent in the present month, beside a Unix user of theirs. Only in the bucket `mesh_spending`, never in an event.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Spending {
+    /// The month, such as `2026-11`, in UTC.
+    #[prost(string, tag = "1")]
+    pub month: ::prost::alloc::string::String,
+    /// `<issuer>#<subject>` of the person with all their Unix users on all clusters, or `unix:<user>@<cluster>` of a user whose person is
+    /// not known.
+    #[prost(string, tag = "2")]
+    pub person: ::prost::alloc::string::String,
+    /// Final costs of ended runs and costs of running jobs until `as_of`, each with its part in the month. One for each currency.
+    #[prost(message, repeated, tag = "3")]
+    pub spent: ::prost::alloc::vec::Vec<Money>,
+    /// End of the newest run that is included, in Unix seconds.
+    #[prost(int64, tag = "4")]
+    pub newest_end: i64,
+    /// Time of the computation.
+    #[prost(message, optional, tag = "5")]
+    pub as_of: ::core::option::Option<::pbjson_types::Timestamp>,
 }
 /// How the run that was paid for ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
@@ -265,6 +317,9 @@ impl serde::Serialize for CostEvent {
         if !self.factor.is_empty() {
             len += 1;
         }
+        if self.waste.is_some() {
+            len += 1;
+        }
         let mut struct_ser = serializer.serialize_struct("mesh.cost.v1.CostEvent", len)?;
         if let Some(v) = self.job.as_ref() {
             struct_ser.serialize_field("job", v)?;
@@ -321,6 +376,9 @@ impl serde::Serialize for CostEvent {
         if !self.factor.is_empty() {
             struct_ser.serialize_field("factor", &self.factor)?;
         }
+        if let Some(v) = self.waste.as_ref() {
+            struct_ser.serialize_field("waste", v)?;
+        }
         struct_ser.end()
     }
 }
@@ -352,6 +410,7 @@ impl<'de> serde::Deserialize<'de> for CostEvent {
             "reason",
             "list",
             "factor",
+            "waste",
         ];
 
         #[allow(clippy::enum_variant_names)]
@@ -373,6 +432,7 @@ impl<'de> serde::Deserialize<'de> for CostEvent {
             Reason,
             List,
             Factor,
+            Waste,
         }
         impl<'de> serde::Deserialize<'de> for GeneratedField {
             fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
@@ -411,6 +471,7 @@ impl<'de> serde::Deserialize<'de> for CostEvent {
                             "reason" => Ok(GeneratedField::Reason),
                             "list" => Ok(GeneratedField::List),
                             "factor" => Ok(GeneratedField::Factor),
+                            "waste" => Ok(GeneratedField::Waste),
                             _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
                         }
                     }
@@ -447,6 +508,7 @@ impl<'de> serde::Deserialize<'de> for CostEvent {
                 let mut reason__ = None;
                 let mut list__ = None;
                 let mut factor__ = None;
+                let mut waste__ = None;
                 while let Some(k) = map_.next_key()? {
                     match k {
                         GeneratedField::Job => {
@@ -553,6 +615,12 @@ impl<'de> serde::Deserialize<'de> for CostEvent {
                             }
                             factor__ = Some(map_.next_value()?);
                         }
+                        GeneratedField::Waste => {
+                            if waste__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("waste"));
+                            }
+                            waste__ = map_.next_value()?;
+                        }
                     }
                 }
                 Ok(CostEvent {
@@ -573,6 +641,7 @@ impl<'de> serde::Deserialize<'de> for CostEvent {
                     reason: reason__.unwrap_or_default(),
                     list: list__,
                     factor: factor__.unwrap_or_default(),
+                    waste: waste__,
                 })
             }
         }
@@ -897,5 +966,379 @@ impl<'de> serde::Deserialize<'de> for Money {
             }
         }
         deserializer.deserialize_struct("mesh.cost.v1.Money", FIELDS, GeneratedVisitor)
+    }
+}
+impl serde::Serialize for Spending {
+    #[allow(deprecated)]
+    fn serialize<S>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error>
+    where
+        S: serde::Serializer,
+    {
+        use serde::ser::SerializeStruct;
+        let mut len = 0;
+        if !self.month.is_empty() {
+            len += 1;
+        }
+        if !self.person.is_empty() {
+            len += 1;
+        }
+        if !self.spent.is_empty() {
+            len += 1;
+        }
+        if self.newest_end != 0 {
+            len += 1;
+        }
+        if self.as_of.is_some() {
+            len += 1;
+        }
+        let mut struct_ser = serializer.serialize_struct("mesh.cost.v1.Spending", len)?;
+        if !self.month.is_empty() {
+            struct_ser.serialize_field("month", &self.month)?;
+        }
+        if !self.person.is_empty() {
+            struct_ser.serialize_field("person", &self.person)?;
+        }
+        if !self.spent.is_empty() {
+            struct_ser.serialize_field("spent", &self.spent)?;
+        }
+        if self.newest_end != 0 {
+            #[allow(clippy::needless_borrow)]
+            #[allow(clippy::needless_borrows_for_generic_args)]
+            struct_ser.serialize_field("newestEnd", ToString::to_string(&self.newest_end).as_str())?;
+        }
+        if let Some(v) = self.as_of.as_ref() {
+            struct_ser.serialize_field("asOf", v)?;
+        }
+        struct_ser.end()
+    }
+}
+impl<'de> serde::Deserialize<'de> for Spending {
+    #[allow(deprecated)]
+    fn deserialize<D>(deserializer: D) -> std::result::Result<Self, D::Error>
+    where
+        D: serde::Deserializer<'de>,
+    {
+        const FIELDS: &[&str] = &[
+            "month",
+            "person",
+            "spent",
+            "newest_end",
+            "newestEnd",
+            "as_of",
+            "asOf",
+        ];
+
+        #[allow(clippy::enum_variant_names)]
+        enum GeneratedField {
+            Month,
+            Person,
+            Spent,
+            NewestEnd,
+            AsOf,
+        }
+        impl<'de> serde::Deserialize<'de> for GeneratedField {
+            fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
+            where
+                D: serde::Deserializer<'de>,
+            {
+                struct GeneratedVisitor;
+
+                impl serde::de::Visitor<'_> for GeneratedVisitor {
+                    type Value = GeneratedField;
+
+                    fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                        write!(formatter, "expected one of: {:?}", &FIELDS)
+                    }
+
+                    #[allow(unused_variables)]
+                    fn visit_str<E>(self, value: &str) -> std::result::Result<GeneratedField, E>
+                    where
+                        E: serde::de::Error,
+                    {
+                        match value {
+                            "month" => Ok(GeneratedField::Month),
+                            "person" => Ok(GeneratedField::Person),
+                            "spent" => Ok(GeneratedField::Spent),
+                            "newestEnd" | "newest_end" => Ok(GeneratedField::NewestEnd),
+                            "asOf" | "as_of" => Ok(GeneratedField::AsOf),
+                            _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
+                        }
+                    }
+                }
+                deserializer.deserialize_identifier(GeneratedVisitor)
+            }
+        }
+        struct GeneratedVisitor;
+        impl<'de> serde::de::Visitor<'de> for GeneratedVisitor {
+            type Value = Spending;
+
+            fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                formatter.write_str("struct mesh.cost.v1.Spending")
+            }
+
+            fn visit_map<V>(self, mut map_: V) -> std::result::Result<Spending, V::Error>
+                where
+                    V: serde::de::MapAccess<'de>,
+            {
+                let mut month__ = None;
+                let mut person__ = None;
+                let mut spent__ = None;
+                let mut newest_end__ = None;
+                let mut as_of__ = None;
+                while let Some(k) = map_.next_key()? {
+                    match k {
+                        GeneratedField::Month => {
+                            if month__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("month"));
+                            }
+                            month__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Person => {
+                            if person__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("person"));
+                            }
+                            person__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Spent => {
+                            if spent__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("spent"));
+                            }
+                            spent__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::NewestEnd => {
+                            if newest_end__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("newestEnd"));
+                            }
+                            newest_end__ = 
+                                Some(map_.next_value::<::pbjson::private::NumberDeserialize<_>>()?.0)
+                            ;
+                        }
+                        GeneratedField::AsOf => {
+                            if as_of__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("asOf"));
+                            }
+                            as_of__ = map_.next_value()?;
+                        }
+                    }
+                }
+                Ok(Spending {
+                    month: month__.unwrap_or_default(),
+                    person: person__.unwrap_or_default(),
+                    spent: spent__.unwrap_or_default(),
+                    newest_end: newest_end__.unwrap_or_default(),
+                    as_of: as_of__,
+                })
+            }
+        }
+        deserializer.deserialize_struct("mesh.cost.v1.Spending", FIELDS, GeneratedVisitor)
+    }
+}
+impl serde::Serialize for Waste {
+    #[allow(deprecated)]
+    fn serialize<S>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error>
+    where
+        S: serde::Serializer,
+    {
+        use serde::ser::SerializeStruct;
+        let mut len = 0;
+        if self.cpu_efficiency_permille.is_some() {
+            len += 1;
+        }
+        if self.mem_peak_mib.is_some() {
+            len += 1;
+        }
+        if self.rightsized.is_some() {
+            len += 1;
+        }
+        if self.unused.is_some() {
+            len += 1;
+        }
+        if !self.lost.is_empty() {
+            len += 1;
+        }
+        if self.limit_use_permille.is_some() {
+            len += 1;
+        }
+        if self.planned_unused_node_seconds.is_some() {
+            len += 1;
+        }
+        let mut struct_ser = serializer.serialize_struct("mesh.cost.v1.Waste", len)?;
+        if let Some(v) = self.cpu_efficiency_permille.as_ref() {
+            struct_ser.serialize_field("cpuEfficiencyPermille", v)?;
+        }
+        if let Some(v) = self.mem_peak_mib.as_ref() {
+            #[allow(clippy::needless_borrow)]
+            #[allow(clippy::needless_borrows_for_generic_args)]
+            struct_ser.serialize_field("memPeakMib", ToString::to_string(&v).as_str())?;
+        }
+        if let Some(v) = self.rightsized.as_ref() {
+            struct_ser.serialize_field("rightsized", v)?;
+        }
+        if let Some(v) = self.unused.as_ref() {
+            struct_ser.serialize_field("unused", v)?;
+        }
+        if !self.lost.is_empty() {
+            struct_ser.serialize_field("lost", &self.lost)?;
+        }
+        if let Some(v) = self.limit_use_permille.as_ref() {
+            struct_ser.serialize_field("limitUsePermille", v)?;
+        }
+        if let Some(v) = self.planned_unused_node_seconds.as_ref() {
+            #[allow(clippy::needless_borrow)]
+            #[allow(clippy::needless_borrows_for_generic_args)]
+            struct_ser.serialize_field("plannedUnusedNodeSeconds", ToString::to_string(&v).as_str())?;
+        }
+        struct_ser.end()
+    }
+}
+impl<'de> serde::Deserialize<'de> for Waste {
+    #[allow(deprecated)]
+    fn deserialize<D>(deserializer: D) -> std::result::Result<Self, D::Error>
+    where
+        D: serde::Deserializer<'de>,
+    {
+        const FIELDS: &[&str] = &[
+            "cpu_efficiency_permille",
+            "cpuEfficiencyPermille",
+            "mem_peak_mib",
+            "memPeakMib",
+            "rightsized",
+            "unused",
+            "lost",
+            "limit_use_permille",
+            "limitUsePermille",
+            "planned_unused_node_seconds",
+            "plannedUnusedNodeSeconds",
+        ];
+
+        #[allow(clippy::enum_variant_names)]
+        enum GeneratedField {
+            CpuEfficiencyPermille,
+            MemPeakMib,
+            Rightsized,
+            Unused,
+            Lost,
+            LimitUsePermille,
+            PlannedUnusedNodeSeconds,
+        }
+        impl<'de> serde::Deserialize<'de> for GeneratedField {
+            fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
+            where
+                D: serde::Deserializer<'de>,
+            {
+                struct GeneratedVisitor;
+
+                impl serde::de::Visitor<'_> for GeneratedVisitor {
+                    type Value = GeneratedField;
+
+                    fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                        write!(formatter, "expected one of: {:?}", &FIELDS)
+                    }
+
+                    #[allow(unused_variables)]
+                    fn visit_str<E>(self, value: &str) -> std::result::Result<GeneratedField, E>
+                    where
+                        E: serde::de::Error,
+                    {
+                        match value {
+                            "cpuEfficiencyPermille" | "cpu_efficiency_permille" => Ok(GeneratedField::CpuEfficiencyPermille),
+                            "memPeakMib" | "mem_peak_mib" => Ok(GeneratedField::MemPeakMib),
+                            "rightsized" => Ok(GeneratedField::Rightsized),
+                            "unused" => Ok(GeneratedField::Unused),
+                            "lost" => Ok(GeneratedField::Lost),
+                            "limitUsePermille" | "limit_use_permille" => Ok(GeneratedField::LimitUsePermille),
+                            "plannedUnusedNodeSeconds" | "planned_unused_node_seconds" => Ok(GeneratedField::PlannedUnusedNodeSeconds),
+                            _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
+                        }
+                    }
+                }
+                deserializer.deserialize_identifier(GeneratedVisitor)
+            }
+        }
+        struct GeneratedVisitor;
+        impl<'de> serde::de::Visitor<'de> for GeneratedVisitor {
+            type Value = Waste;
+
+            fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                formatter.write_str("struct mesh.cost.v1.Waste")
+            }
+
+            fn visit_map<V>(self, mut map_: V) -> std::result::Result<Waste, V::Error>
+                where
+                    V: serde::de::MapAccess<'de>,
+            {
+                let mut cpu_efficiency_permille__ = None;
+                let mut mem_peak_mib__ = None;
+                let mut rightsized__ = None;
+                let mut unused__ = None;
+                let mut lost__ = None;
+                let mut limit_use_permille__ = None;
+                let mut planned_unused_node_seconds__ = None;
+                while let Some(k) = map_.next_key()? {
+                    match k {
+                        GeneratedField::CpuEfficiencyPermille => {
+                            if cpu_efficiency_permille__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("cpuEfficiencyPermille"));
+                            }
+                            cpu_efficiency_permille__ = 
+                                map_.next_value::<::std::option::Option<::pbjson::private::NumberDeserialize<_>>>()?.map(|x| x.0)
+                            ;
+                        }
+                        GeneratedField::MemPeakMib => {
+                            if mem_peak_mib__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("memPeakMib"));
+                            }
+                            mem_peak_mib__ = 
+                                map_.next_value::<::std::option::Option<::pbjson::private::NumberDeserialize<_>>>()?.map(|x| x.0)
+                            ;
+                        }
+                        GeneratedField::Rightsized => {
+                            if rightsized__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("rightsized"));
+                            }
+                            rightsized__ = map_.next_value()?;
+                        }
+                        GeneratedField::Unused => {
+                            if unused__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("unused"));
+                            }
+                            unused__ = map_.next_value()?;
+                        }
+                        GeneratedField::Lost => {
+                            if lost__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("lost"));
+                            }
+                            lost__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::LimitUsePermille => {
+                            if limit_use_permille__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("limitUsePermille"));
+                            }
+                            limit_use_permille__ = 
+                                map_.next_value::<::std::option::Option<::pbjson::private::NumberDeserialize<_>>>()?.map(|x| x.0)
+                            ;
+                        }
+                        GeneratedField::PlannedUnusedNodeSeconds => {
+                            if planned_unused_node_seconds__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("plannedUnusedNodeSeconds"));
+                            }
+                            planned_unused_node_seconds__ = 
+                                map_.next_value::<::std::option::Option<::pbjson::private::NumberDeserialize<_>>>()?.map(|x| x.0)
+                            ;
+                        }
+                    }
+                }
+                Ok(Waste {
+                    cpu_efficiency_permille: cpu_efficiency_permille__,
+                    mem_peak_mib: mem_peak_mib__,
+                    rightsized: rightsized__,
+                    unused: unused__,
+                    lost: lost__.unwrap_or_default(),
+                    limit_use_permille: limit_use_permille__,
+                    planned_unused_node_seconds: planned_unused_node_seconds__,
+                })
+            }
+        }
+        deserializer.deserialize_struct("mesh.cost.v1.Waste", FIELDS, GeneratedVisitor)
     }
 }

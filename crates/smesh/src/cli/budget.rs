@@ -7,18 +7,29 @@ use clap::Subcommand;
 /// `smesh budget`
 #[derive(Debug, Subcommand)]
 #[command(after_help = "\
-Administrators and auditors see all budgets, people those of themselves, coordinators those of their accounts. The budgets are files in the
-folder of cost-engine.budgets.
+Administrators and auditors see all budgets, people those of themselves, coordinators those of their accounts. Budgets are files in the folder of
+cost-engine.budgets, or made here: by administrators, and by coordinators for their accounts.
 
 Examples:
   smesh budget list
   smesh budget show nlp
-  smesh budget check /etc/slurm-mesh/budgets.d")]
+  smesh budget check /etc/slurm-mesh/budgets.d
+  smesh budget set nlp.toml")]
 pub enum Budget {
     /// List budgets: what of them is used in the present period
     List,
     /// Show a budget: settled, running, and the forecast
     Show {
+        /// Name of the budget
+        name: String,
+    },
+    /// Make or change budgets that no file of the cost-engine has
+    Set {
+        /// File with budgets
+        file: PathBuf,
+    },
+    /// Delete a budget that was made by `smesh budget set`
+    Delete {
         /// Name of the budget
         name: String,
     },

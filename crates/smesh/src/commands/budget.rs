@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use chrono::{DateTime, Utc};
 use cost_engine::PriceBook;
 use cost_engine::budgets::files::{self, BudgetsError};
+use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::cli::{self, Global};
@@ -26,7 +27,56 @@ pub(super) async fn run(global: &Global, args: &cli::Budget) -> Result<ExitCode,
             let answer = settings::client(global)?.get(&path, &Query::new()).await?;
             print(global, &answer, detail)
         }
+        cli::Budget::Set { file } => set(global, file).await,
+        cli::Budget::Delete { name } => {
+            let path = format!("/v1/budgets/{name}");
+            let answer = settings::client(global)?
+                .send_json(Method::DELETE, &path, None, &[])
+                .await?;
+            print(global, &answer, |answer| {
+                format!("deleted budget {}", show::value(&answer["name"]))
+            })
+        }
         cli::Budget::Check { file } => check(global, file),
+    }
+}
+
+/// Sends each budget of a file.
+async fn set(global: &Global, file: &Path) -> Result<ExitCode, Error> {
+    let client = settings::client(global)?;
+    let text = std::fs::read_to_string(file).map_err(|source| Error::io("read", file, source))?;
+    for budget in of_file(&text)? {
+        let answer = client
+            .send_json(Method::POST, "/v1/budgets", Some(&budget), &[])
+            .await?;
+        print(global, &answer, |answer| {
+            format!("set budget {}", show::value(&answer["name"]))
+        })?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The budgets of a file as JSON, in which dates are texts.
+fn of_file(text: &str) -> Result<Vec<Value>, Error> {
+    fn json(value: toml::Value) -> Value {
+        match value {
+            toml::Value::String(text) => text.into(),
+            toml::Value::Integer(number) => number.into(),
+            toml::Value::Float(number) => number.into(),
+            toml::Value::Boolean(flag) => flag.into(),
+            toml::Value::Datetime(time) => time.to_string().into(),
+            toml::Value::Array(values) => values.into_iter().map(json).collect(),
+            toml::Value::Table(table) => {
+                let fields = table.into_iter();
+                Value::Object(fields.map(|(key, value)| (key, json(value))).collect())
+            }
+        }
+    }
+    let table: toml::Table =
+        toml::from_str(text).map_err(|error| Error::Failed(error.to_string()))?;
+    match table.get("budget") {
+        Some(toml::Value::Array(budgets)) => Ok(budgets.iter().cloned().map(json).collect()),
+        _ => Err(Error::Failed("the file has no [[budget]]".to_owned())),
     }
 }
 
@@ -124,7 +174,7 @@ fn detail(budget: &Value) -> String {
             amount(budget, "burn_rate_micros")
         ),
         format!(
-            "  committed  {} if all running jobs reach their limits",
+            "  committed  {} if all running and waiting jobs reach their limits",
             amount(budget, "committed_micros")
         ),
     ];
@@ -219,6 +269,7 @@ mod tests {
             counts: Counts::InFlight,
             settled_micros: Micros(1_980_000_000),
             in_flight_micros: Micros(432_000_000),
+            queued_micros: Micros(0),
             committed_micros: Micros(3_562_000_000),
             used_micros: Micros(2_412_000_000),
             percent: 80,
@@ -238,13 +289,21 @@ mod tests {
     }
 
     #[test]
+    fn a_file_is_sent_with_its_dates_as_texts() {
+        let text = "[[budget]]\nname = \"a\"\nscope = { account = [\"x\"] }\nfrom = 2026-11-01\nto = 2026-12-01\namount = 3\n";
+        let expected = json!({"name": "a", "scope": {"account": ["x"]}, "from": "2026-11-01", "to": "2026-12-01", "amount": 3});
+        assert_eq!(of_file(text).unwrap(), [expected]);
+        assert!(of_file("x = 1").is_err());
+    }
+
+    #[test]
     fn a_budget_is_shown_with_its_use_and_forecast() {
         let expected = "\
 Budget nlp for account nlp or vision, 2026-11
   used       2412.00 EUR of 3000.00 EUR (80 %), counting in flight
   settled    1980.00 EUR
   in flight  432.00 EUR, 18.20 EUR per hour
-  committed  3562.00 EUR if all running jobs reach their limits
+  committed  3562.00 EUR if all running and waiting jobs reach their limits
   forecast   3310.00 EUR at the end of the period (P50; P90 3620.00 EUR)
   used up    2026-11-24 (P50; P90 2026-11-22)
   2 runs have no price and are not included

@@ -1,5 +1,8 @@
 //! `smesh cost`: past costs and the current burn rate.
 
+mod html;
+mod report;
+
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 
@@ -28,6 +31,35 @@ pub(super) async fn run(global: &Global, args: &cli::Cost) -> Result<ExitCode, E
             show::line(personal(&answer))?;
         }
         return Ok(ExitCode::SUCCESS);
+    }
+    match &args.command {
+        Some(cli::CostCommand::Report(args)) => return report::run(global, &client, args).await,
+        Some(cli::CostCommand::Nodes { since, until }) => {
+            let mut query = Query::new();
+            query.extend(global.cluster.clone().map(|cluster| ("cluster", cluster)));
+            query.extend(since.map(|since| ("since", since.into())));
+            query.extend(until.map(|until| ("until", until.into())));
+            let answer = client.get("/v1/costs/nodes", &query).await?;
+            if global.json {
+                show::line(&answer)?;
+            } else {
+                show::line(nodes(&answer))?;
+            }
+            return Ok(ExitCode::SUCCESS);
+        }
+        Some(cli::CostCommand::Close { period }) => {
+            let answer = match period {
+                Some(period) => client.post(&format!("/v1/costs/periods/{period}")).await?,
+                None => client.get("/v1/costs/periods", &Query::new()).await?,
+            };
+            if global.json {
+                show::line(&answer)?;
+            } else {
+                show::line(closed(&answer))?;
+            }
+            return Ok(ExitCode::SUCCESS);
+        }
+        Some(cli::CostCommand::Me { .. }) | None => {}
     }
     let mut query = Query::new();
     query.extend(global.cluster.clone().map(|cluster| ("cluster", cluster)));
@@ -128,8 +160,52 @@ fn start_of_month() -> Result<TimeBound, Error> {
 fn personal(answer: &Value) -> String {
     let since = show::value(&answer["since"]);
     let since = since.get(..10).unwrap_or(&since);
+    let mut lines = sums(&answer["amounts"], since);
+    if lines.is_empty() {
+        lines.push(format!("your jobs have cost nothing since {since}"));
+    }
+    let people: Vec<&Value> = answer["people"].as_array().into_iter().flatten().collect();
+    for person in &people {
+        lines.extend(person_line(person, people.len() > 1));
+    }
+    lines.join("\n")
+}
+
+/// The Unix users of a person, and that a Unix user is not linked to one. `None` for a person with one Unix user alone.
+fn person_line(person: &Value, with_total: bool) -> Option<String> {
+    let users = person["users"].as_array().into_iter().flatten();
+    let users: Vec<String> = users
+        .map(|user| {
+            let cluster = show::value(&user["cluster"]);
+            format!("{} on {cluster}", show::value(&user["user"]))
+        })
+        .collect();
+    let name = [&person["name"], &person["key"]]
+        .map(show::value)
+        .into_iter()
+        .find(|name| !name.is_empty())?;
+    let is_linked = person["linked"].as_bool().unwrap_or_default();
+    let text = match (is_linked, users.len()) {
+        (true, 0) => return None,
+        (true, 1) if !with_total => return None,
+        (true, _) => format!("{name}: {}", users.join(", ")),
+        (false, _) => format!("{}: not linked to a person", users.join(", ")),
+    };
+    let amounts = person["amounts"].as_array().into_iter().flatten();
+    let totals: Vec<String> = amounts
+        .filter(|_| with_total)
+        .map(|row| amount(&row["total_micros"], &show::value(&row["currency"])))
+        .collect();
+    Some(if totals.is_empty() {
+        format!("  {text}")
+    } else {
+        format!("  {text}: {}", totals.join(", "))
+    })
+}
+
+fn sums(amounts: &Value, since: &str) -> Vec<String> {
     let mut lines = Vec::new();
-    for row in answer["amounts"].as_array().into_iter().flatten() {
+    for row in amounts.as_array().into_iter().flatten() {
         let currency = show::value(&row["currency"]);
         let money = |key: &str| amount(&row[key], &currency);
         let count = |key: &str| row[key].as_u64().unwrap_or_default();
@@ -154,10 +230,79 @@ fn personal(answer: &Value) -> String {
             ));
         }
     }
-    if lines.is_empty() {
-        return format!("your jobs have cost nothing since {since}");
+    lines
+}
+
+/// One closed period, or all.
+fn closed(answer: &Value) -> String {
+    let one = |row: &Value| {
+        let field = |key: &str| show::value(&row[key]);
+        format!(
+            "{} closed by {} at {}, {} rows, SHA-256 {}",
+            field("period"),
+            field("closed_by"),
+            field("closed_at"),
+            field("rows"),
+            field("sha256")
+        )
+    };
+    match answer["periods"].as_array() {
+        None => one(answer),
+        Some(periods) if periods.is_empty() => "no period is closed".into(),
+        Some(periods) => periods.iter().map(one).collect::<Vec<_>>().join("\n"),
     }
-    lines.join("\n")
+}
+
+/// Lines of a node, as far as any node has them.
+fn nodes(answer: &Value) -> String {
+    let currency = show::value(&answer["currency"]);
+    let lines: Vec<&String> = answer["line_micros"]
+        .as_object()
+        .into_iter()
+        .flat_map(|lines| lines.keys())
+        .collect();
+    let mut heading = vec!["NODE".to_owned(), "TYPE".to_owned(), "COST".to_owned()];
+    heading.extend(lines.iter().map(|line| line.to_uppercase()));
+    let cells = |row: &Value| {
+        let mut cells = vec![amount(&row["cost_micros"], &currency)];
+        cells.extend(lines.iter().map(|line| {
+            let micros = &row["line_micros"][line.as_str()];
+            match micros.is_null() {
+                true => String::new(),
+                false => amount(micros, ""),
+            }
+        }));
+        cells
+    };
+    let (mut rows, mut problems) = (vec![heading], Vec::new());
+    for node in answer["nodes"].as_array().into_iter().flatten() {
+        let name = show::value(&node["node"]);
+        let problem = show::value(&node["problem"]);
+        if problem.is_empty() {
+            let mut row = vec![name, show::value(&node["node_type"])];
+            row.extend(cells(node));
+            rows.push(row);
+        } else {
+            problems.push(format!("{name}: {problem}"));
+        }
+    }
+    if rows.len() == 1 && problems.is_empty() {
+        return "no node has been seen in this time".into();
+    }
+    let mut sum = vec!["all".to_owned(), String::new()];
+    sum.extend(cells(answer));
+    rows.push(sum);
+    let mut text = show::table(&rows);
+    for problem in problems {
+        text.push_str(&format!("\n{problem}"));
+    }
+    let unpriced = answer["unpriced_runs"].as_u64().unwrap_or_default();
+    if unpriced > 0 {
+        text.push_str(&format!(
+            "\n{unpriced} runs have no known share of their nodes; what they held counts as not held"
+        ));
+    }
+    text
 }
 
 fn live(answer: &Value) -> String {
@@ -204,4 +349,45 @@ fn live(answer: &Value) -> String {
         show::table(&rows),
         amount(&answer["burn_rate_micros"], &currency)
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_sum_names_the_users_it_covers_and_those_without_a_person() {
+        let amounts = |total: &str| {
+            json!([{"currency": "EUR", "runs": 2, "open_runs": 1, "unpriced_runs": 0, "settled_micros": total,
+                "in_flight_micros": "0", "total_micros": total, "burn_rate_micros": "360000"}])
+        };
+        let person = json!({"key": "https://id#p", "name": "priya@example.org", "linked": true, "amounts": amounts("1020000"),
+            "users": [{"cluster": "a", "user": "priya"}, {"cluster": "b", "user": "praman"}]});
+        let user = json!({"key": "unix:priya@c", "linked": false, "amounts": amounts("340000"),
+            "users": [{"cluster": "c", "user": "priya"}]});
+        let mut answer = json!({"since": "2026-11-01T00:00:00Z", "amounts": amounts("1020000"), "people": [person]});
+        let head = |total: &str| {
+            format!(
+                "{total} EUR since 2026-11-01\n  settled    {total} EUR for 2 ended runs\n  in flight  0.00 EUR for 1 running jobs, 0.36 EUR per hour\n"
+            )
+        };
+        assert_eq!(
+            personal(&answer),
+            format!(
+                "{}  priya@example.org: priya on a, praman on b",
+                head("1.02")
+            )
+        );
+        answer["amounts"] = amounts("1360000");
+        answer["people"] = json!([person, user]);
+        assert_eq!(
+            personal(&answer),
+            format!(
+                "{}  priya@example.org: priya on a, praman on b: 1.02 EUR\n  priya on c: not linked to a person: 0.34 EUR",
+                head("1.36")
+            )
+        );
+    }
 }

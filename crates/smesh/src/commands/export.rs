@@ -33,7 +33,7 @@ pub(super) async fn run(global: &Global, args: cli::Export) -> Result<ExitCode, 
     Ok(ExitCode::SUCCESS)
 }
 
-enum Target {
+pub(super) enum Target {
     /// Standard output.
     Stream(io::Stdout),
     /// A file, renamed to its final name once complete, so that a partial export is not taken for a complete one.
@@ -41,7 +41,7 @@ enum Target {
 }
 
 impl Target {
-    fn open(path: Option<PathBuf>) -> Result<Self, Error> {
+    pub(super) fn open(path: Option<PathBuf>) -> Result<Self, Error> {
         let Some(path) = path else {
             return Ok(Self::Stream(io::stdout()));
         };
@@ -54,7 +54,7 @@ impl Target {
         Ok(Self::File(path, file))
     }
 
-    fn write(&mut self, part: &[u8]) -> Result<(), Error> {
+    pub(super) fn write(&mut self, part: &[u8]) -> Result<(), Error> {
         match self {
             Self::Stream(stream) => stream
                 .write_all(part)
@@ -65,7 +65,7 @@ impl Target {
         }
     }
 
-    fn complete(self) -> Result<(), Error> {
+    pub(super) fn complete(self) -> Result<(), Error> {
         match self {
             Self::Stream(mut stream) => stream
                 .flush()

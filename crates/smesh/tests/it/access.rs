@@ -39,6 +39,8 @@ const ABOUT_ALICE: [u16; 9] = [401, 401, 200, 403, 200, 200, 200, 403, 200];
 /// Callers with a Unix user. Service tokens without one have no jobs of their own.
 const WITH_A_UNIX_USER: [u16; 9] = [401, 401, 200, 200, 403, 403, 403, 200, 200];
 const WATCHERS: [u16; 9] = [401, 401, 403, 403, 403, 200, 200, 403, 200];
+/// Nothing is there, as those who may see it learn.
+const FOR_WATCHERS: [u16; 9] = [401, 401, 403, 403, 403, 404, 404, 403, 404];
 const ADMINS: [u16; 9] = [401, 401, 403, 403, 403, 403, 200, 403, 200];
 /// Every authenticated caller learns that the body is missing.
 const WITHOUT_BODY: [u16; 9] = [401, 401, 400, 400, 400, 400, 400, 400, 400];
@@ -121,6 +123,20 @@ const MATRIX: &[(&str, Row)] = &[
     ("/v1/costs", ("GET", "/v1/costs", ALL)),
     ("/v1/costs", ("GET", "/v1/costs?user=alice", ABOUT_ALICE)),
     ("/v1/costs/me", ("GET", "/v1/costs/me", WITH_A_UNIX_USER)),
+    (
+        "/v1/costs/focus",
+        ("GET", "/v1/costs/focus?period=2025-11", ALL),
+    ),
+    ("/v1/costs/periods", ("GET", "/v1/costs/periods", WATCHERS)),
+    (
+        "/v1/costs/periods/{period}",
+        ("GET", "/v1/costs/periods/2025-10", FOR_WATCHERS),
+    ),
+    (
+        "/v1/costs/periods/{period}",
+        ("POST", "/v1/costs/periods/2025-10", ADMINS),
+    ),
+    ("/v1/costs/nodes", ("GET", "/v1/costs/nodes", WATCHERS)),
     ("/v1/costs/live", ("GET", "/v1/costs/live", ALL)),
     (
         "/v1/costs/live",
@@ -128,6 +144,9 @@ const MATRIX: &[(&str, Row)] = &[
     ),
     ("/v1/budgets", ("GET", "/v1/budgets", ALL)),
     ("/v1/budgets/{name}", ("GET", "/v1/budgets/x", MISSING)),
+    // Without a body.
+    ("/v1/budgets", ("POST", "/v1/budgets", WITHOUT_BODY)),
+    ("/v1/budgets/{name}", ("DELETE", "/v1/budgets/x", MISSING)),
     ("/v1/queue", ("GET", "/v1/queue", ALL)),
     // No start was estimated.
     (

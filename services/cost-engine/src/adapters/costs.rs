@@ -2,6 +2,9 @@
 
 use chrono::{DateTime, Utc};
 use mesh_db::sql::{Row, Sql};
+use mesh_events::Event;
+use mesh_events::proto::mesh::cost::v1::CostEvent;
+use mesh_events::proto::mesh::event::v1::event::Payload;
 use mesh_events::proto::mesh::job::v1::Job;
 
 use super::runs::Transaction;
@@ -42,6 +45,33 @@ pub struct CostRow<'a> {
     pub problem: &'a str,
     /// Start of the run for an estimate, end for a final cost.
     pub at: DateTime<Utc>,
+    /// What of it is lost or unused.
+    pub waste: WasteColumns,
+}
+
+/// What of a cost is lost or unused, as reports need it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct WasteColumns {
+    /// Why the whole cost is lost. Empty if it is not.
+    pub lost: String,
+    /// Cost of what was held and not used. `None` if not known.
+    pub unused: Option<Micros>,
+}
+
+impl WasteColumns {
+    /// Those of a cost event.
+    pub fn of(event: &Event) -> Self {
+        let Some(Payload::Cost(CostEvent {
+            waste: Some(waste), ..
+        })) = &event.payload
+        else {
+            return Self::default();
+        };
+        Self {
+            lost: waste.lost.clone(),
+            unused: waste.unused.as_ref().map(|money| Micros(money.micros)),
+        }
+    }
 }
 
 /// Present state of a final cost.
@@ -84,6 +114,8 @@ pub struct AdjustmentRow<'a> {
     pub charged_seconds: u64,
     /// End of the run.
     pub at: DateTime<Utc>,
+    /// What of the cost is lost or unused now.
+    pub waste: WasteColumns,
 }
 
 impl Transaction {
@@ -145,7 +177,8 @@ impl Transaction {
         let total = row.total.map(|total| total.0);
         let sql = Sql::new(
             "INSERT INTO costs (cluster, run, kind, event_id, cause_id, display_id, user_name, account, partition_name, class, currency,
-                                total_micros, current_micros, charged_seconds, price_book, problem, at, month, qos, tags) VALUES (",
+                                total_micros, current_micros, charged_seconds, price_book, problem, at, month, qos, tags,
+                                lost, unused_micros) VALUES (",
         )
         .list([
             row.cluster.into(),
@@ -168,6 +201,8 @@ impl Transaction {
             month(row.at).as_str().into(),
             (&row.job.qos).into(),
             tags(row.job).as_str().into(),
+            row.waste.lost.as_str().into(),
+            row.waste.unused.map(|unused| unused.0).into(),
         ])
         .push(") ON CONFLICT DO NOTHING");
         self.run("add cost", &sql).await.map(drop)
@@ -221,7 +256,29 @@ impl Transaction {
             .bind(row.cluster)
             .push(" AND run = ")
             .bind(row.run);
-        self.run("adjust cost", &sql).await.map(drop)
+        self.run("adjust cost", &sql).await?;
+        self.store_waste(row.cluster, row.run, &row.waste).await
+    }
+
+    /// Stores what of a final cost is lost or unused.
+    ///
+    /// # Errors
+    /// If the database refuses.
+    pub async fn store_waste(
+        &mut self,
+        cluster: &str,
+        run: &str,
+        waste: &WasteColumns,
+    ) -> Result<(), Error> {
+        let sql = Sql::new("UPDATE costs SET lost = ")
+            .bind(waste.lost.as_str())
+            .push(", unused_micros = ")
+            .bind(waste.unused.map(|unused| unused.0))
+            .push(" WHERE kind = 'finalized' AND cluster = ")
+            .bind(cluster)
+            .push(" AND run = ")
+            .bind(run);
+        self.run("store waste", &sql).await.map(drop)
     }
 
     /// True if the adjustment exists.

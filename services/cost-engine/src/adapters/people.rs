@@ -5,6 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 use mesh_db::pool::{Access, Transaction as Snapshot};
 use mesh_db::sql::Sql;
 use mesh_events::proto::mesh::event::v1::Identity;
+use mesh_runtime::api::{AuthMethod, Caller};
 
 use super::Store;
 use super::runs::Transaction;
@@ -28,19 +29,40 @@ impl People {
     pub fn of(&self, cluster: &str, user: &str) -> Person {
         let known = self.0.get(&(cluster.to_owned(), user.to_owned()));
         known.cloned().unwrap_or_else(|| Person {
-            key: format!("unix:{user}@{cluster}"),
+            key: format!("{UNLINKED}{user}@{cluster}"),
             display_name: String::new(),
         })
     }
 }
 
+impl Person {
+    /// False for a Unix user without a known person.
+    pub fn is_linked(&self) -> bool {
+        !self.key.starts_with(UNLINKED)
+    }
+}
+
+/// Begins the key of a Unix user without a known person.
+const UNLINKED: &str = "unix:";
+
 impl People {
+    /// Keys of the people that a caller is: by OIDC, and by the links of the caller's Unix users on the cluster of this process.
+    pub fn of_caller(&self, caller: &Caller, cluster: &str) -> BTreeSet<String> {
+        let by_login = match &caller.auth_method {
+            AuthMethod::Oidc { issuer, subject } => Some(format!("{issuer}#{subject}")),
+            AuthMethod::Peer { .. } | AuthMethod::Token => None,
+        };
+        let users = caller.users.iter();
+        let by_user = users.map(|user| self.of(cluster, user).key);
+        by_login.into_iter().chain(by_user).collect()
+    }
+
     /// The Unix users of a person, by cluster.
     pub fn users_of(&self, key: &str) -> BTreeSet<(String, String)> {
         let linked = self.0.iter().filter(|(_, person)| person.key == key);
         let mut users: BTreeSet<_> = linked.map(|(user, _)| user.clone()).collect();
         let unlinked = key
-            .strip_prefix("unix:")
+            .strip_prefix(UNLINKED)
             .and_then(|key| key.rsplit_once('@'));
         users.extend(unlinked.map(|(user, cluster)| (cluster.to_owned(), user.to_owned())));
         users

@@ -9,6 +9,7 @@ use mesh_runtime::api::Visibility;
 
 use super::Store;
 use super::runs::history;
+use crate::domain::waste::LOST_KINDS;
 use crate::error::Error;
 use crate::usage::RunHistory;
 
@@ -24,6 +25,8 @@ pub enum CostGroup {
     Account,
     /// Month of the run's end, UTC.
     Month,
+    /// Day. Only for slices.
+    Day,
     /// Job, with all its runs.
     Job,
     /// Partition.
@@ -38,7 +41,8 @@ impl CostGroup {
             // The users' sums are added up by person afterwards.
             Self::Identity | Self::User => "user_name",
             Self::Account => "account",
-            Self::Month => "month",
+            // The slices are the days.
+            Self::Month | Self::Day => "month",
             Self::Job => "display_id",
             Self::Partition => "partition_name",
             Self::Qos => "qos",
@@ -105,6 +109,10 @@ pub struct CostSum {
     pub adjustments: i64,
     /// Charged seconds.
     pub seconds: i64,
+    /// Cost of what completed runs held and did not use, as far as it is known.
+    pub unused: i64,
+    /// Cost of runs that did not complete, by [`LOST_KINDS`].
+    pub lost: [i64; LOST_KINDS.len()],
 }
 
 /// What runs are grouped and selected by.
@@ -125,12 +133,12 @@ pub struct RunKeys {
 }
 
 impl RunKeys {
-    /// Value of a grouping. `None` for the month, which the run does not have.
+    /// Value of a grouping. `None` for the month and the day, which the run does not have.
     pub fn of<'a>(&'a self, by: CostGroup, display_id: &'a str) -> Option<&'a str> {
         Some(match by {
             CostGroup::Identity | CostGroup::User => &self.user,
             CostGroup::Account => &self.account,
-            CostGroup::Month => return None,
+            CostGroup::Month | CostGroup::Day => return None,
             CostGroup::Job => display_id,
             CostGroup::Partition => &self.partition,
             CostGroup::Qos => &self.qos,
@@ -239,10 +247,16 @@ pub(super) fn sums(by: CostGroup, filter: &Filter) -> Sql {
           CAST(SUM(CASE WHEN class = 'completed' THEN 0 ELSE COALESCE(current_micros, 0) END) AS BIGINT) AS not_completed,
           CAST(SUM(CASE WHEN current_micros = total_micros THEN 0 ELSE COALESCE(current_micros, 0) - COALESCE(total_micros, 0) END)
                AS BIGINT) AS adjustments,
-          CAST(SUM(charged_seconds) AS BIGINT) AS seconds
-          FROM costs WHERE kind = 'finalized'",
+          CAST(SUM(charged_seconds) AS BIGINT) AS seconds,
+          CAST(SUM(COALESCE(unused_micros, 0)) AS BIGINT) AS unused",
     );
-    filtered(sql, filter)
+    let sql = LOST_KINDS.into_iter().fold(sql, |sql, kind| {
+        sql.push(", CAST(SUM(CASE WHEN lost = '")
+            .push(kind)
+            .push("' THEN COALESCE(current_micros, 0) ELSE 0 END) AS BIGINT) AS lost_")
+            .push(kind)
+    });
+    filtered(sql.push(" FROM costs WHERE kind = 'finalized'"), filter)
 }
 
 pub(super) fn read_sum(row: &Row) -> Result<CostSum, sqlx::Error> {
@@ -256,6 +270,14 @@ pub(super) fn read_sum(row: &Row) -> Result<CostSum, sqlx::Error> {
         not_completed: row.get("not_completed")?,
         adjustments: row.get("adjustments")?,
         seconds: row.get("seconds")?,
+        unused: row.get("unused")?,
+        lost: {
+            let mut lost = [0; LOST_KINDS.len()];
+            for (amount, kind) in lost.iter_mut().zip(LOST_KINDS) {
+                *amount = row.get(&format!("lost_{kind}"))?;
+            }
+            lost
+        },
     })
 }
 

@@ -6,11 +6,13 @@ use std::sync::Arc;
 
 use mesh_db::pool::{Access, Transaction as Snapshot};
 use mesh_db::sql::{Row, Sql};
+use num_traits::Zero as _;
 
 use super::queries::{CostGroup, CostSum, Filter, filtered, read_sum, run_of, sums};
 use super::runs::{book_text, history};
 use super::{RunKeys, Store};
-use crate::domain::{Class, CostCurve, Interval, Micros, PriceError};
+use crate::domain::money::{integer, ratio, round_half_even};
+use crate::domain::{Class, CostCurve, Exact, Interval, Micros, PriceError};
 use crate::error::Error;
 use crate::price_book::PriceBook;
 use crate::usage::RunHistory;
@@ -36,6 +38,10 @@ pub struct CutRun {
     pub started: i64,
     /// End in Unix seconds.
     pub ended: i64,
+    /// Why the cost is lost. Empty if it is not.
+    pub lost: String,
+    /// Cost of what was held and not used. Zero if not known.
+    pub unused: Micros,
     /// What the cost was computed from.
     pub history: RunHistory,
 }
@@ -54,6 +60,23 @@ impl CutRun {
             _ if time >= self.ended => Ok(self.current),
             Some(curve) if time > self.started => curve.until(time),
             Some(_) | None => Ok(Micros::ZERO),
+        };
+        Ok(until(to)?.saturating_sub(until(from)?))
+    }
+
+    /// The unused part of the cost within a slice: in proportion to the cost until its bounds, so that the parts of all slices add up.
+    ///
+    /// # Errors
+    /// As [`CutRun::part`].
+    pub fn unused_part(
+        &self,
+        curve: Option<&CostCurve>,
+        (from, to): Interval,
+    ) -> Result<Micros, PriceError> {
+        let until = |time: i64| {
+            let spent = self.part(curve, (i64::MIN, time))?;
+            let share = ratio(spent.0, self.current.0).unwrap_or_else(Exact::zero);
+            round_half_even(&(share * integer(self.unused.0)))
         };
         Ok(until(to)?.saturating_sub(until(from)?))
     }
@@ -113,6 +136,18 @@ impl Store {
         )
         .await
     }
+
+    /// All final costs of runs that lie at least partly in the slice. `since` and `until` of the filter are ignored.
+    ///
+    /// # Errors
+    /// As [`Store::cut_runs`].
+    pub async fn runs_in(&self, filter: &Filter, slice: Interval) -> Result<Vec<CutRun>, Error> {
+        const ACTION: &str = "read runs of a period";
+        let mut reader = self.database.reader(ACTION).await?;
+        let snapshot = reader.begin(Access::Snapshot).await;
+        let mut snapshot = snapshot.map_err(Error::database(ACTION))?;
+        read_runs(&mut snapshot, filter, slice, overlapping).await
+    }
 }
 
 /// Final costs of runs that a bound of the slice cuts, as of a snapshot.
@@ -121,13 +156,22 @@ pub(super) async fn read_cut_runs(
     filter: &Filter,
     slice: Interval,
 ) -> Result<Vec<CutRun>, Error> {
+    read_runs(snapshot, filter, slice, cut).await
+}
+
+async fn read_runs(
+    snapshot: &mut Snapshot<'_>,
+    filter: &Filter,
+    slice: Interval,
+    selected: fn(Sql, Interval) -> Sql,
+) -> Result<Vec<CutRun>, Error> {
     const ACTION: &str = "read costs of a slice";
     let costs = Sql::new(
             "SELECT cluster, run, display_id, user_name, account, partition_name, qos, tags, class, currency, current_micros,
-                    charged_seconds, price_book, at
+                    charged_seconds, price_book, at, lost, unused_micros
              FROM costs WHERE current_micros IS NOT NULL AND kind = 'finalized'",
         );
-    let costs = cut(filtered(costs, filter), slice).push(" ORDER BY cluster, run");
+    let costs = selected(filtered(costs, filter), slice).push(" ORDER BY cluster, run");
     let of_costs = |sql: Sql, table: &'static str| {
         let sql = sql
             .push(" WHERE EXISTS (SELECT 1 FROM costs WHERE costs.cluster = ")
@@ -135,7 +179,7 @@ pub(super) async fn read_cut_runs(
             .push(".cluster AND costs.run = ")
             .push(table)
             .push(".run AND kind = 'finalized'");
-        cut(sql, slice).push(")")
+        selected(sql, slice).push(")")
     };
     let runs = of_costs(
         Sql::new("SELECT cluster, run, account, start_job, end_job, ended_at FROM runs"),
@@ -195,6 +239,8 @@ fn read_cut_run(row: &Row, history: RunHistory) -> Result<CutRun, sqlx::Error> {
         price_book: row.get("price_book")?,
         started: ended - seconds,
         ended,
+        lost: row.get("lost")?,
+        unused: Micros(row.get::<Option<i64>>("unused_micros")?.unwrap_or_default()),
         history,
     })
 }
@@ -211,12 +257,17 @@ pub(super) fn within(sql: Sql, (from, to): Interval) -> Sql {
         .bind(to)
 }
 
-/// Only runs that are partly within the slice and partly outside.
-fn cut(sql: Sql, (from, to): Interval) -> Sql {
+/// Only runs that are at least partly within the slice.
+fn overlapping(sql: Sql, (from, to): Interval) -> Sql {
     sql.push(" AND costs.at > ")
         .bind(from)
         .push(" AND costs.at - charged_seconds < ")
         .bind(to)
+}
+
+/// Only runs that are partly within the slice and partly outside.
+fn cut(sql: Sql, (from, to): Interval) -> Sql {
+    overlapping(sql, (from, to))
         .push(" AND (costs.at - charged_seconds < ")
         .bind(from)
         .push(" OR costs.at > ")

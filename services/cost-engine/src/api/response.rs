@@ -1,16 +1,21 @@
-//! Builds the responses from rows and open runs. Pure: the time is an argument.
+//! Builds the responses from rows and open runs. Pure except [`Slice::read`]: the time is an argument.
 
 use std::collections::BTreeMap;
 
 use chrono::{DateTime, Utc};
 use serde::{Serialize, Serializer};
 
-use crate::adapters::{CostGroup, CostSum, CutRun, OpenRun, People, Person};
+use crate::adapters::{
+    CostGroup, CostSum, CutRun, Filter, OpenRun, People, Person, PriceBooks, Store,
+};
 use crate::costing;
 use crate::domain::calendar_period::Period;
 use crate::domain::suspension;
+use crate::domain::waste::LOST_KINDS;
 use crate::domain::{Class, CostCurve, Micros, PriceError};
+use crate::error::Error;
 use crate::price_book::PriceBook;
+use crate::spending::{PersonSpending, PersonalAmount};
 
 /// Running jobs and their costs.
 #[derive(Clone, Debug, Serialize)]
@@ -22,10 +27,10 @@ pub struct LiveCosts {
     /// End of the time covered by `accrued_micros`.
     pub as_of: DateTime<Utc>,
     /// Sum of the jobs' burn rates.
-    #[serde(serialize_with = "text")]
+    #[serde(serialize_with = "amount_text")]
     pub burn_rate_micros: Micros,
     /// Sum of the jobs' costs so far.
-    #[serde(serialize_with = "text")]
+    #[serde(serialize_with = "amount_text")]
     pub accrued_micros: Micros,
     /// Running jobs.
     pub jobs: Vec<LiveJob>,
@@ -111,65 +116,70 @@ pub struct CostReportRow {
     /// Number of runs without a price, whose cost is missing in the amounts.
     pub unpriced_runs: u64,
     /// Cost of runs that ended COMPLETED.
-    #[serde(serialize_with = "text")]
+    #[serde(serialize_with = "amount_text")]
     pub completed_micros: Micros,
     /// Cost of runs that ended otherwise.
-    #[serde(serialize_with = "text")]
+    #[serde(serialize_with = "amount_text")]
     pub not_completed_micros: Micros,
     /// Part of the two amounts above that adjustments added after the final costs. Negative if they lowered them. By slice, without runs
     /// that a bound of the slice cuts.
-    #[serde(serialize_with = "text")]
+    #[serde(serialize_with = "amount_text")]
     pub adjustments_micros: Micros,
     /// Cost so far of runs that have not ended.
-    #[serde(serialize_with = "text")]
+    #[serde(serialize_with = "amount_text")]
     pub open_micros: Micros,
     /// Sum of `completed_micros`, `not_completed_micros` and `open_micros`.
-    #[serde(serialize_with = "text")]
+    #[serde(serialize_with = "amount_text")]
     pub total_micros: Micros,
     /// Charged seconds, summed over the runs.
     pub charged_seconds: u64,
+    /// Part of `completed_micros` for resources that were held and not used, of runs whose use is known. Absent if there is none.
+    #[serde(serialize_with = "amount_text", skip_serializing_if = "is_nothing")]
+    pub unused_micros: Micros,
+    /// Parts of `not_completed_micros`, by what ended the runs: `cancelled`, `failed`, `node_fail`, `oom`, `preempted`, `requeued`,
+    /// `timeout`. Absent if there is none.
+    #[serde(
+        serialize_with = "amount_texts",
+        skip_serializing_if = "BTreeMap::is_empty"
+    )]
+    pub lost_micros: BTreeMap<&'static str, Micros>,
 }
 
-/// What a person's own jobs cost since a time.
+/// What a person's own jobs cost since a time. A run counts with the part of its cost since then.
 #[derive(Clone, Debug, Serialize)]
 pub struct PersonalCosts {
-    /// The person's Unix users.
+    /// Names of the person's Unix users, on all clusters.
     pub users: Vec<String>,
-    /// Start of the period. Runs that ended since then count, with their whole cost.
+    /// Start of the period.
     pub since: DateTime<Utc>,
     /// Time up to which running jobs are charged.
     pub as_of: DateTime<Utc>,
     /// Amounts, one for each currency.
     pub amounts: Vec<PersonalAmount>,
+    /// The same by person: the person that the caller is, and Unix users of the caller whose person is not known.
+    pub people: Vec<PersonSpending>,
 }
 
-/// What a person's own jobs cost, in one currency.
-#[derive(Clone, Debug, Default, Serialize)]
-pub struct PersonalAmount {
-    /// Currency. Empty for running jobs while there is no price book.
-    pub currency: String,
-    /// Number of ended runs.
-    pub runs: u64,
-    /// Number of running jobs.
-    pub open_runs: u64,
-    /// Number of runs without a price, whose cost is missing in the amounts.
-    pub unpriced_runs: u64,
-    /// Cost of ended runs.
-    #[serde(serialize_with = "text")]
-    pub settled_micros: Micros,
-    /// Cost so far of running jobs.
-    #[serde(serialize_with = "text")]
-    pub in_flight_micros: Micros,
-    /// Sum of both.
-    #[serde(serialize_with = "text")]
-    pub total_micros: Micros,
-    /// Cost per hour of running jobs.
-    #[serde(serialize_with = "text")]
-    pub burn_rate_micros: Micros,
-}
-
-fn text<S: Serializer>(amount: &Micros, serializer: S) -> Result<S::Ok, S::Error> {
+pub(crate) fn amount_text<S: Serializer>(
+    amount: &Micros,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
     serializer.collect_str(amount)
+}
+
+fn is_nothing(amount: &Micros) -> bool {
+    *amount == Micros::ZERO
+}
+
+pub(crate) fn amount_texts<S: Serializer>(
+    amounts: &BTreeMap<&'static str, Micros>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(
+        amounts
+            .iter()
+            .map(|(kind, amount)| (kind, amount.to_string())),
+    )
 }
 
 fn optional_text<S: Serializer>(amount: &Option<Micros>, serializer: S) -> Result<S::Ok, S::Error> {
@@ -274,7 +284,7 @@ pub(super) fn spent(
 }
 
 /// Costs within one slice.
-pub(super) struct Slice {
+pub(crate) struct Slice {
     /// The slice. Its name is the month.
     pub period: Period,
     /// Sums of runs that started and ended within it.
@@ -283,8 +293,28 @@ pub(super) struct Slice {
     pub cut: Vec<(CutRun, Option<CostCurve>)>,
 }
 
+impl Slice {
+    /// Reads the costs of a slice. `since` and `until` of the filter are ignored.
+    pub async fn read(
+        store: &Store,
+        books: &mut PriceBooks,
+        by: CostGroup,
+        filter: &Filter,
+        period: Period,
+    ) -> Result<Self, Error> {
+        let bounds = (period.from, period.to);
+        let sums = store.sums_within(by, filter, bounds).await?;
+        let mut cut = Vec::new();
+        for run in store.cut_runs(filter, bounds).await? {
+            let curve = books.curve(&run).await?;
+            cut.push((run, curve));
+        }
+        Ok(Self { period, sums, cut })
+    }
+}
+
 /// Report of what runs cost within slices. Running jobs are charged until now.
-pub(super) fn sliced(
+pub(crate) fn sliced(
     by: CostGroup,
     slices: Vec<Slice>,
     book: Option<&PriceBook>,
@@ -315,7 +345,8 @@ pub(super) fn sliced(
         }
         for (run, curve) in cut {
             let cost = run.part(curve.as_ref(), slice)?;
-            rows.add_cut(&run, name, cost, run.seconds(slice));
+            let unused = run.unused_part(curve.as_ref(), slice)?;
+            rows.add_cut(&run, name, (cost, unused), run.seconds(slice));
         }
         for (open, curve, start, until) in &curves {
             let (from, to) = ((*start).max(*from), (*until).min(*to));
@@ -331,6 +362,15 @@ pub(super) fn sliced(
         }
     }
     Ok(rows.report(Attribution::Slice, now))
+}
+
+impl CostReportRow {
+    fn add_lost(&mut self, kind: &'static str, amount: Micros) {
+        if amount != Micros::ZERO {
+            let sum = self.lost_micros.entry(kind).or_default();
+            *sum = *sum + amount;
+        }
+    }
 }
 
 /// Rows of a report by cluster, key and currency.
@@ -359,7 +399,7 @@ impl<'a> Rows<'a> {
     /// `month` is the key of a sum by month.
     fn add_sum(&mut self, sum: CostSum, month: Option<&str>) {
         let key = match (self.by, month) {
-            (CostGroup::Month, Some(month)) => month,
+            (CostGroup::Month | CostGroup::Day, Some(slice)) => slice,
             _ => &sum.key,
         };
         let row = self.row(&sum.cluster, key, &sum.currency);
@@ -369,9 +409,19 @@ impl<'a> Rows<'a> {
         row.not_completed_micros = row.not_completed_micros + Micros(sum.not_completed);
         row.adjustments_micros = row.adjustments_micros + Micros(sum.adjustments);
         row.charged_seconds += sum.seconds.unsigned_abs();
+        row.unused_micros = row.unused_micros + Micros(sum.unused);
+        for (kind, amount) in LOST_KINDS.into_iter().zip(sum.lost) {
+            row.add_lost(kind, Micros(amount));
+        }
     }
 
-    fn add_cut(&mut self, run: &CutRun, month: &str, cost: Micros, seconds: u64) {
+    fn add_cut(
+        &mut self,
+        run: &CutRun,
+        month: &str,
+        (cost, unused): (Micros, Micros),
+        seconds: u64,
+    ) {
         let key = run.keys.of(self.by, &run.display_id).unwrap_or(month);
         let row = self.row(&run.keys.cluster, key, &run.currency);
         row.runs += 1;
@@ -381,6 +431,10 @@ impl<'a> Rows<'a> {
             Class::NotCompleted | Class::Open => &mut row.not_completed_micros,
         };
         *sum = *sum + cost;
+        row.unused_micros = row.unused_micros + unused;
+        for kind in LOST_KINDS.into_iter().filter(|kind| *kind == run.lost) {
+            row.add_lost(kind, cost);
+        }
     }
 
     fn add_open(
@@ -415,47 +469,6 @@ impl<'a> Rows<'a> {
             as_of: now,
             rows,
         }
-    }
-}
-
-pub(super) fn personal(
-    users: Vec<String>,
-    since: Option<i64>,
-    sums: Vec<CostSum>,
-    book: Option<&PriceBook>,
-    open: Vec<OpenRun>,
-    now: DateTime<Utc>,
-) -> PersonalCosts {
-    let mut amounts: BTreeMap<String, PersonalAmount> = BTreeMap::new();
-    for sum in sums {
-        let amount = amounts.entry(sum.currency).or_default();
-        amount.runs += sum.runs.unsigned_abs();
-        amount.unpriced_runs += sum.unpriced.unsigned_abs();
-        amount.settled_micros =
-            amount.settled_micros + Micros(sum.completed) + Micros(sum.not_completed);
-    }
-    let live = live(book, open, now);
-    for job in live.jobs {
-        let currency = live.currency.clone().unwrap_or_default();
-        let amount = amounts.entry(currency).or_default();
-        amount.open_runs += 1;
-        amount.unpriced_runs += u64::from(job.accrued_micros.is_none());
-        amount.in_flight_micros = amount.in_flight_micros + job.accrued_micros.unwrap_or_default();
-        amount.burn_rate_micros =
-            amount.burn_rate_micros + job.burn_rate_micros.unwrap_or_default();
-    }
-    let sum_up = |(currency, amount): (String, PersonalAmount)| PersonalAmount {
-        currency,
-        total_micros: amount.settled_micros + amount.in_flight_micros,
-        ..amount
-    };
-    PersonalCosts {
-        users,
-        since: since
-            .and_then(|since| DateTime::from_timestamp(since, 0))
-            .unwrap_or_default(),
-        as_of: now,
-        amounts: amounts.into_iter().map(sum_up).collect(),
     }
 }
 

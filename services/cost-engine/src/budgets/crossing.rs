@@ -131,7 +131,8 @@ mod tests {
         let used = Amounts {
             settled: units(640),
             in_flight: units(130),
-            remaining: units(90 + 200),
+            remaining: units(90),
+            queued: units(200),
             ..Amounts::default()
         };
         let at_first = Some(PublishedState::default());

@@ -14,6 +14,7 @@ use super::crossing::PublishedState;
 use super::forecast::{self, Forecast, PAST_DAYS, RemainingDay};
 use super::open_costs::CostCurves;
 use super::published::{Evaluated, published};
+use super::queue_costs::QueueCosts;
 use super::status::{BudgetStatus, ForecastStatus};
 use super::usage::{Amounts, Groups};
 use super::{Budget, ScopeKey};
@@ -58,6 +59,8 @@ pub(crate) struct BudgetEvaluator {
     pub cluster: String,
     pub curves: CostCurves,
     pub daily: DailyFacts,
+    /// What waiting jobs may cost.
+    pub queue: QueueCosts,
 }
 
 /// What is computed once an hour, and when budgets change.
@@ -176,6 +179,9 @@ impl BudgetEvaluator {
         now: i64,
     ) -> Result<Vec<Groups>, Error> {
         self.curves.set_open(book, &facts.open, now);
+        self.queue
+            .set(&self.store, book, &facts.queued, now)
+            .await?;
         let mut books = PriceBooks::of(&self.store);
         let mut cut_runs = HashSet::new();
         let mut groups = Vec::with_capacity(intervals.len());
@@ -207,6 +213,12 @@ impl BudgetEvaluator {
                 // An amount beyond 64 bits is no amount.
                 let amounts = self.curves.amounts(book, run, *interval, now);
                 add(&run.keys, amounts.unwrap_or_default());
+            }
+            // Waiting jobs belong to the present period, as they may start now.
+            if interval.0 <= now && now < interval.1 {
+                for run in &facts.queued {
+                    add(&run.keys, self.queue.amounts(run));
+                }
             }
             groups.push(Groups::new(costs, &facts.people));
         }

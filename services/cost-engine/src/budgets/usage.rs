@@ -19,6 +19,8 @@ pub struct Amounts {
     pub in_flight: Micros,
     /// What running jobs may still cost until their time limits.
     pub remaining: Micros,
+    /// What waiting jobs may cost until their time limits.
+    pub queued: Micros,
     /// Cost of running jobs per hour.
     pub burn_rate: Micros,
     /// Number of runs without a price, whose cost is missing in the amounts.
@@ -30,6 +32,7 @@ impl AddAssign for Amounts {
         self.settled = self.settled + other.settled;
         self.in_flight = self.in_flight + other.in_flight;
         self.remaining = self.remaining + other.remaining;
+        self.queued = self.queued + other.queued;
         self.burn_rate = self.burn_rate + other.burn_rate;
         self.unpriced_runs += other.unpriced_runs;
     }
@@ -41,9 +44,9 @@ impl Amounts {
         self.settled + self.in_flight
     }
 
-    /// Settled, in flight, and what running jobs may still cost.
+    /// Settled, in flight, and what running and waiting jobs may still cost.
     pub fn committed(&self) -> Micros {
-        self.spent() + self.remaining
+        self.spent() + self.remaining + self.queued
     }
 
     /// What a budget compares with its amount.

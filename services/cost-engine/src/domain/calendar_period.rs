@@ -97,6 +97,41 @@ pub fn months(zone: Tz, from: i64, to: i64, limit: usize) -> Option<Vec<Period>>
     Some(months)
 }
 
+/// The days that `[from, to)` touches, cut at its bounds. At most `limit`; `None` if there are more.
+pub fn days(zone: Tz, from: i64, to: i64, limit: usize) -> Option<Vec<Period>> {
+    let (mut days, mut time) = (Vec::new(), from);
+    while time < to {
+        let day = day(zone, time, 0)?;
+        if days.len() == limit {
+            return None;
+        }
+        time = day.to;
+        days.push(Period {
+            name: day.date.to_string(),
+            from: day.from.max(from),
+            to: day.to.min(to),
+        });
+    }
+    Some(days)
+}
+
+/// The period of a name: `2026-11`, `2026-Q4` or `2026`.
+pub fn named(zone: Tz, name: &str) -> Option<Period> {
+    let (year, part) = name.split_once('-').unwrap_or((name, ""));
+    let (periodicity, month) = match (part, part.strip_prefix('Q')) {
+        ("", _) => (Periodicity::Year, 1),
+        (_, Some(quarter)) => (
+            Periodicity::Quarter,
+            quarter.parse::<u32>().ok()?.checked_mul(3)?,
+        ),
+        (month, None) => (Periodicity::Month, month.parse().ok()?),
+    };
+    let date = NaiveDate::from_ymd_opt(year.parse().ok()?, month, 15)?;
+    let period = periodicity.period(zone, local_time(zone, date, 0)?)?;
+    // The only spelling is its own.
+    (period.name == name).then_some(period)
+}
+
 /// A day in a time zone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LocalDay {
@@ -174,6 +209,32 @@ mod tests {
             };
             assert_eq!(found, Some(expected), "{at}");
         }
+    }
+
+    #[test]
+    fn a_name_is_that_of_its_period() {
+        let month = named(Berlin, "2026-11").unwrap();
+        assert_eq!(
+            (month.from, month.to),
+            (time("2026-10-31T23:00:00Z"), time("2026-11-30T23:00:00Z"))
+        );
+        for name in ["2026-Q4", "2026", "2026-01"] {
+            assert_eq!(named(Berlin, name).unwrap().name, name);
+        }
+        for wrong in [
+            "",
+            "2026-13",
+            "2026-1",
+            "2026-Q0",
+            "2026-Q5",
+            "26",
+            "2026-11-01",
+        ] {
+            assert_eq!(named(Berlin, wrong), None, "{wrong}");
+        }
+        let found = days(Berlin, month.from, month.to, 30).unwrap();
+        assert_eq!((found.len(), found[29].name.as_str()), (30, "2026-11-30"));
+        assert_eq!(days(Berlin, month.from, month.to, 29), None);
     }
 
     #[test]

@@ -77,6 +77,17 @@ pub fn fraction(exact: &Exact) -> String {
     format!("{}/{}", exact.numer(), exact.denom())
 }
 
+/// A fraction as a decimal number with this many places: `12.345678`. More places are rounded, ties away from zero.
+pub fn decimal_text(exact: &Exact, places: usize) -> String {
+    let scale = (0..places).fold(integer(1u32), |scale, _| scale * integer(10u32));
+    let scaled = (exact * scale).round().to_integer();
+    let sign = if scaled < BigInt::zero() { "-" } else { "" };
+    let digits = format!("{:0>width$}", scaled.magnitude(), width = places + 1);
+    let (whole, rest) = digits.split_at(digits.len() - places);
+    let point = if places == 0 { "" } else { "." };
+    format!("{sign}{whole}{point}{rest}")
+}
+
 /// Maximum number of digits on either side of the decimal point. Enough for every amount, and a bound for hostile input.
 const MAX_DIGITS: usize = 40;
 
@@ -129,6 +140,20 @@ mod tests {
             round_half_even(&(integer(i64::MAX) + integer(1))),
             Err(PriceError::TooLarge)
         );
+    }
+
+    #[test]
+    fn a_fraction_has_a_decimal_text() {
+        for (numerator, denominator, places, text) in [
+            (1, 3, 4, "0.3333"),
+            (2, 3, 4, "0.6667"),
+            (-6_500_000, 1_000_000, 6, "-6.500000"),
+            (12, 1, 0, "12"),
+            (1, 1_000_000, 6, "0.000001"),
+        ] {
+            let exact = ratio(numerator, denominator).unwrap();
+            assert_eq!(decimal_text(&exact, places), text);
+        }
     }
 
     #[test]

@@ -165,6 +165,23 @@ pub fn curve(mode: Mode, nodes: &Nodes, run: &Run) -> Result<CostCurve, PriceErr
     Ok(builder.finish())
 }
 
+/// Shares of nodes: node, time and share.
+pub type Shares = Vec<(String, Interval, Exact)>;
+
+/// The shares of nodes that a run held.
+///
+/// # Errors
+/// As [`price`].
+pub fn shares(mode: Mode, nodes: &Nodes, run: &Run) -> Result<Shares, PriceError> {
+    let mut shares = Vec::new();
+    if let Some(start) = run.start {
+        for_each_piece(mode, nodes, run, start, |held, piece| {
+            shares.push((held.node.clone(), (piece.from, piece.to), piece.share));
+        })?;
+    }
+    Ok(shares)
+}
+
 /// A part of a run on one node with an unchanged rate and share.
 struct Piece {
     from: i64,
@@ -263,7 +280,11 @@ fn spec_of<'a>(nodes: &'a Nodes, node: &str) -> Result<&'a NodeSpec, PriceError>
 }
 
 /// Splits an interval where suspensions begin and end. The flag of each piece is true if the run was suspended.
-fn cut_at_suspensions(from: i64, to: i64, suspensions: &[Interval]) -> Vec<(i64, i64, bool)> {
+pub(super) fn cut_at_suspensions(
+    from: i64,
+    to: i64,
+    suspensions: &[Interval],
+) -> Vec<(i64, i64, bool)> {
     let mut cuts: Vec<i64> = suspensions
         .iter()
         .flat_map(|&(a, b)| [a, b])

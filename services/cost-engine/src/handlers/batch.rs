@@ -12,13 +12,15 @@ use mesh_events::{Event, EventId, EventType, RunKey, Slot, from_timestamp};
 use prost::Message as _;
 
 use super::{BatchOutcome, Change, JobChange, run_of, step};
-use crate::adapters::{AdjustmentRow, CostRow, FinalCost, Transaction};
+use crate::adapters::{AdjustmentRow, CostRow, FinalCost, Transaction, WasteColumns};
 use crate::costing;
 use crate::domain::{Class, Micros};
 use crate::error::Error;
 use crate::metrics;
+use crate::node_view;
 use crate::price_book::PriceBook;
-use crate::usage::{RunHistory, has_started, seconds};
+use crate::spending::publisher::NewestEnds;
+use crate::usage::{RunHistory, has_started, pricing_facts, seconds};
 
 /// One transaction with the price books it needs.
 pub(super) struct Batch {
@@ -28,6 +30,8 @@ pub(super) struct Batch {
     books: HashMap<String, Option<Arc<PriceBook>>>,
     /// The newest identity of each owner, by cluster and user, with the time of its event in Unix seconds.
     people: BTreeMap<(String, String), (i64, Identity)>,
+    /// The owners of runs with new final costs and adjustments.
+    ends: NewestEnds,
 }
 
 impl Batch {
@@ -38,6 +42,7 @@ impl Batch {
             book,
             books: HashMap::new(),
             people: BTreeMap::new(),
+            ends: NewestEnds::new(),
         }
     }
 
@@ -46,19 +51,38 @@ impl Batch {
         self.transaction.lock(runs).await
     }
 
-    /// Stores the people of the batch and commits the transaction.
-    pub async fn commit(mut self) -> Result<(), Error> {
+    /// Stores the people of the batch and commits the transaction. Returns the owners of runs with new final costs and adjustments.
+    pub async fn commit(mut self) -> Result<NewestEnds, Error> {
         // Last and in a fixed order, because other processes may store the same people.
         for ((cluster, user), (at, identity)) in &self.people {
             self.transaction
                 .store_person(cluster, user, identity, *at)
                 .await?;
         }
-        self.transaction.commit().await
+        self.transaction.commit().await?;
+        Ok(self.ends)
+    }
+
+    /// Notes that the cost of an ended run of the owner has changed.
+    fn note_end(&mut self, cause: &JobEvent<'_>, end: i64) {
+        let user = owner(cause.event).0.to_owned();
+        let newest = self
+            .ends
+            .entry((cause.run.cluster.clone(), user))
+            .or_insert(end);
+        *newest = end.max(*newest);
     }
 
     /// Stores the change of a job event, with the resulting cost event.
     pub async fn apply(&mut self, event: &Event, traceparent: &str) -> Result<BatchOutcome, Error> {
+        if let Some(change) = node_view::change_of(event) {
+            let is_new = self.transaction.store_node(&change).await?;
+            return Ok(if is_new {
+                BatchOutcome::Stored
+            } else {
+                BatchOutcome::Repeated
+            });
+        }
         let (Ok(kind), Some(job)) = (event.kind(), event.job()) else {
             return Ok(BatchOutcome::Nothing);
         };
@@ -84,9 +108,24 @@ impl Batch {
         };
         let (cluster, key) = (run.cluster.as_str(), cause.key);
         self.note_person(&cause);
+        if matches!(step, JobChange::Waits) {
+            let (user, account) = owner(event);
+            let is_new = self
+                .transaction
+                .store_queued((cluster, key), user, account, job)
+                .await?;
+            return Ok(if is_new {
+                BatchOutcome::Stored
+            } else {
+                BatchOutcome::Nothing
+            });
+        }
+        if !matches!(step, JobChange::Changed(_)) {
+            self.transaction.remove_queued(cluster, key).await?;
+        }
         let settled = self.transaction.final_cost(cluster, key).await?;
         match step {
-            JobChange::Nothing => Ok(BatchOutcome::Nothing),
+            JobChange::Nothing | JobChange::Waits => Ok(BatchOutcome::Nothing),
             JobChange::Start => self.start(&cause, settled).await,
             JobChange::Changed(kind) => self.changed(&cause, kind, settled).await,
             JobChange::Inferred => {
@@ -97,7 +136,7 @@ impl Batch {
             JobChange::Settled { .. } if job.end_time.is_none() => Ok(BatchOutcome::Nothing),
             JobChange::Settled { class, is_better } => match settled {
                 Some(settled) if is_better => self.corrected(&cause, class, settled).await,
-                Some(_) => Ok(BatchOutcome::Nothing),
+                Some(settled) => self.used(&cause, settled).await,
                 None => self.end(&cause, class).await,
             },
             JobChange::End(_) if settled.is_some() => Ok(BatchOutcome::Repeated),
@@ -226,6 +265,52 @@ impl Batch {
         }
     }
 
+    /// Handles a record of a run that has a final cost: it may say for the first time what the run used.
+    async fn used(
+        &mut self,
+        cause: &JobEvent<'_>,
+        settled: FinalCost,
+    ) -> Result<BatchOutcome, Error> {
+        let Some(usage) = pricing_facts(cause.job).usage else {
+            return Ok(BatchOutcome::Nothing);
+        };
+        let mut history = self.history(cause).await?;
+        let (Some((end, record)), Some(total)) = (&mut history.end, settled.current) else {
+            return Ok(BatchOutcome::Nothing);
+        };
+        if record.usage.as_ref() == Some(&usage) {
+            return Ok(BatchOutcome::Repeated);
+        }
+        record.usage = Some(usage);
+        let (cluster, (user, account)) = (&cause.run.cluster, owner(cause.event));
+        self.transaction
+            .store_end(cluster, user, account, record, *end)
+            .await?;
+        let Some(book) = self.book_of(&settled.price_book).await? else {
+            return Ok(BatchOutcome::Stored);
+        };
+        let Some(id) = derived(cause.event, EventType::CostAdjusted) else {
+            return Ok(BatchOutcome::Refused("its id is not a UUID".to_owned()));
+        };
+        let now = (total, settled.class());
+        let payload = match costing::adjusted_by_usage(&book, &history, cause.job, now) {
+            Ok(Some(payload)) => payload,
+            Ok(None) => return Ok(BatchOutcome::Stored),
+            Err(error) => return Ok(BatchOutcome::Refused(error.problem())),
+        };
+        let made = costing::event(id, EventType::CostAdjusted, cause.event, payload);
+        let waste = WasteColumns::of(&made);
+        self.transaction
+            .store_waste(cluster, cause.key, &waste)
+            .await?;
+        let body = made.encode_to_vec();
+        self.transaction
+            .add_event(&made.id, &body, cause.traceparent)
+            .await?;
+        metrics::cost(EventType::CostAdjusted.event(), true);
+        Ok(BatchOutcome::Cost)
+    }
+
     /// Handles a better record of a run that has a final cost.
     async fn corrected(
         &mut self,
@@ -295,10 +380,12 @@ impl Batch {
             class,
             charged_seconds: payload.charged_seconds,
             at: DateTime::from_timestamp(ended_at, 0).unwrap_or_default(),
+            waste: WasteColumns::of(&made),
         };
         self.transaction
             .add_adjustment(&row, &made.encode_to_vec(), cause.traceparent)
             .await?;
+        self.note_end(cause, ended_at);
         metrics::cost(EventType::CostAdjusted.event(), true);
         Ok(BatchOutcome::Cost)
     }
@@ -363,6 +450,7 @@ impl Batch {
             charged_seconds: payload.charged_seconds,
             price_book: &payload.price_book,
             problem: &payload.problem,
+            waste: WasteColumns::of(&made),
             at: time
                 .or(cause.event.occurred_at.as_ref())
                 .and_then(from_timestamp)
@@ -371,6 +459,9 @@ impl Batch {
         self.transaction
             .add_cost(&row, &made.encode_to_vec(), cause.traceparent)
             .await?;
+        if kind == EventType::CostFinalized {
+            self.note_end(cause, row.at.timestamp());
+        }
         metrics::cost(kind.event(), payload.problem.is_empty());
         if !payload.problem.is_empty() {
             tracing::warn!(

@@ -2,16 +2,23 @@
 
 use axum::Router;
 use axum::http::StatusCode;
+use futures_util::StreamExt as _;
+use mesh_events::catalogue::BUCKET_SPENDING;
+use mesh_events::proto::mesh::audit::v1::AuditEntry;
+use mesh_events::proto::mesh::audit::v1::audit_entry::Act;
+use mesh_events::proto::mesh::cost::v1::Spending;
 use mesh_events::proto::mesh::event::v1::Identity;
 use mesh_events::proto::mesh::job::v1::Job;
 use mesh_events::{Event, EventType, timestamp};
 use mesh_runtime::api::{Caller, Role};
-use mesh_testkit::NatsServer;
 use mesh_testkit::fixtures::{ended, job, job_event};
-use mesh_testkit::service::ask;
+use mesh_testkit::service::{ask, call};
+use mesh_testkit::{NatsServer, wait_until};
+use prost::Message as _;
 use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
 
-use crate::support::{EXAMPLE, Outside, Site, label, on_both};
+use crate::support::{DEADLINE, EXAMPLE, Outside, Site, label, on_both};
 
 pub async fn get(router: &Router, user: &str, path: &str) -> (StatusCode, Value) {
     let role = if user == "root" {
@@ -96,7 +103,7 @@ async fn sums_are_by_person_account_month_and_job_and_people_see_their_own() {
         "cluster": "testbed", "key": "alice", "currency": "EUR", "runs": 2, "open_runs": 0, "unpriced_runs": 0,
         "completed_micros": "340000", "not_completed_micros": "170000", "adjustments_micros": "0",
         "open_micros": "0", "total_micros": "510000",
-        "charged_seconds": 5400,
+        "charged_seconds": 5400, "lost_micros": {"failed": "170000"},
     });
     assert_eq!(rows[0], alice);
     // Runs without a price are counted, but add nothing.
@@ -181,7 +188,11 @@ async fn identities_are_summed_over_users_and_clusters(site: Site) {
             job_event(EventType::JobCompleted, end(52)),
         )),
         of("carol", "nlp", job_event(EventType::JobCompleted, end(53))),
-        of("priya", "nlp", job_event(EventType::JobStarted, running)),
+        of(
+            "priya",
+            "nlp",
+            job_event(EventType::JobStarted, running.clone()),
+        ),
     ];
     for event in &events {
         outside.publish(event).await;
@@ -201,22 +212,38 @@ async fn identities_are_summed_over_users_and_clusters(site: Site) {
     assert_eq!(column("completed_micros"), ["1020000", "340000"]);
     assert_eq!(column("cluster"), ["", ""]);
 
-    // Everyone may ask for their own costs. Other Unix users of the same person are not visible over the socket.
+    // Everyone may ask for their own costs: those of all Unix users of the person.
     let (status, own) = get(&engine.router, "priya", "/v1/costs/me?since=2025-01-01").await;
     assert_eq!(status, StatusCode::OK, "{own}");
     let amount = &own["amounts"][0];
-    assert_eq!(own["users"], json!(["priya"]));
+    assert_eq!(own["users"], json!(["praman", "priya"]));
     assert_eq!(
         (
             amount["currency"].as_str(),
             amount["settled_micros"].as_str()
         ),
-        (Some("EUR"), Some("680000"))
+        (Some("EUR"), Some("1020000"))
     );
     assert_eq!(
         (amount["runs"].as_i64(), amount["open_runs"].as_i64()),
-        (Some(2), Some(1))
+        (Some(3), Some(1))
     );
+    let person = &own["people"][0];
+    assert_eq!(
+        (&person["key"], &person["name"], &person["linked"]),
+        (
+            &json!("https://id.example.org#priya-1"),
+            &json!("priya@example.org"),
+            &json!(true)
+        )
+    );
+    assert_eq!(&person["amounts"], &own["amounts"]);
+    // A user without a known person is named as such, and nobody else's costs are counted.
+    let (_, unlinked) = get(&engine.router, "carol", "/v1/costs/me?since=2025-01-01").await;
+    let carol = json!({"key": "unix:carol@testbed", "linked": false, "users": [{"cluster": "testbed", "user": "carol"}],
+        "amounts": unlinked["amounts"]});
+    assert_eq!(unlinked["people"], json!([carol]));
+    assert_eq!(unlinked["amounts"][0]["settled_micros"], "340000");
     let micros = |key: &str| amount[key].as_str().unwrap().parse::<i64>().unwrap();
     assert_eq!(micros("burn_rate_micros"), 360_000);
     assert!(
@@ -233,6 +260,40 @@ async fn identities_are_summed_over_users_and_clusters(site: Site) {
     assert_eq!(month["amounts"][0]["open_runs"], 1, "{month}");
     let (_, nothing) = get(&engine.router, "dave", "/v1/costs/me").await;
     assert_eq!(nothing["amounts"], json!([]));
+
+    // The sum of this month, for messages to the owner.
+    let bucket = outside.bus.bucket(BUCKET_SPENDING).await.unwrap();
+    let november = ended(job(50), "COMPLETED", 3600).end_time.unwrap().seconds;
+    let sum = async |user: &str, newest: i64| {
+        let key = format!("testbed.user.{user}");
+        let read = async || {
+            let entry = bucket.get(&key).await.unwrap()?;
+            Some(Spending::decode(entry.value).unwrap())
+        };
+        let is_newest = async || read().await.is_some_and(|sum| sum.newest_end == newest);
+        wait_until("the sum of the month", DEADLINE, is_newest).await;
+        read().await.unwrap()
+    };
+    assert!(
+        sum("carol", november).await.spent.is_empty(),
+        "ended before this month"
+    );
+    // The end of the running job, at most an hour and some seconds after its start.
+    let end = ended(running, "COMPLETED", 3600);
+    let newest = end.end_time.as_ref().unwrap().seconds;
+    outside
+        .publish(&of(
+            "praman",
+            "nlp",
+            job_event(EventType::JobCompleted, end),
+        ))
+        .await;
+    let spent = sum("praman", newest).await;
+    assert_eq!(spent.person, "https://id.example.org#priya-1");
+    let (_, month) = get(&engine.router, "priya", "/v1/costs/me").await;
+    let total = &month["amounts"][0]["total_micros"];
+    assert_eq!(json!(spent.spent[0].micros.to_string()), *total, "{month}");
+    assert_eq!(spent.spent[0].currency, "EUR");
 
     let (_, qos) = get(&engine.router, "root", "/v1/costs?by=qos").await;
     assert_eq!(
@@ -273,7 +334,123 @@ async fn an_invalid_query_names_the_fault() {
     engine.stop().await;
 }
 
-on_both!(slices_of_runs_add_up_over_months);
+on_both!(
+    slices_of_runs_add_up_over_months,
+    bills_have_a_row_for_each_run_and_month,
+);
+
+async fn bills_have_a_row_for_each_run_and_month(site: Site) {
+    let nats = NatsServer::start().await;
+    let outside = Outside::connect(&nats, None).await;
+    let engine = site.start(&nats.toml()).await.unwrap();
+    let start = chrono::DateTime::parse_from_rfc3339("2025-10-31T23:30:00Z").unwrap();
+    let over_midnight = Job {
+        start_time: Some(timestamp(start.to_utc())),
+        partition: "=cmd".into(),
+        ..job(70)
+    };
+    let end = ended(over_midnight.clone(), "COMPLETED", 5400);
+    for event in [
+        job_event(EventType::JobStarted, over_midnight),
+        job_event(EventType::JobCompleted, end),
+    ] {
+        outside.publish(&event).await;
+    }
+    outside.costs(2).await;
+    let path = "/v1/costs/focus?since=2025-10-01&until=2025-12-01&billed=effective&site=Site";
+    let caller = Caller::peer("root", 0, Role::Admin);
+    let text = text(&engine.router, caller, path).await;
+    let mut table = csv::Reader::from_reader(text.as_bytes());
+    let header = table.headers().unwrap().clone();
+    let rows: Vec<_> = table.records().map(Result::unwrap).collect();
+    let column = |name: &str| {
+        let at = header.iter().position(|column| column == name).unwrap();
+        rows.iter()
+            .map(|row| row[at].to_owned())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(column("BilledCost"), ["0.170000", "0.340000"]);
+    assert_eq!(column("ListCost"), ["0.170000", "0.340000"]);
+    assert_eq!(
+        column("PricingQuantity"),
+        ["0.500000000000", "1.000000000000"]
+    );
+    assert_eq!(
+        column("BillingPeriodStart"),
+        ["2025-10-01T00:00:00Z", "2025-11-01T00:00:00Z"]
+    );
+    assert_eq!(
+        column("ChargePeriodEnd"),
+        ["2025-11-01T00:00:00Z", "2025-11-01T01:00:00Z"]
+    );
+    assert_eq!(column("x_Partition"), ["'=cmd", "'=cmd"]);
+    // A closed month is billed. Closing it again changes nothing.
+    let periods = "/v1/costs/periods";
+    let october = "/v1/costs/periods/2025-10";
+    let client = async_nats::connect(nats.url()).await.unwrap();
+    let mut audit = client.subscribe("mesh.*.audit.cost").await.unwrap();
+    client.flush().await.unwrap();
+    let close = async |user: &str, role, path: &str| {
+        let caller = Caller::peer(user, 0, role);
+        ask(&engine.router, caller, "POST", path, None).await
+    };
+    let (forbidden, _) = close("eve", Role::Auditor, october).await;
+    let (open, _) = close("root", Role::Admin, "/v1/costs/periods/2999-01").await;
+    assert_eq!(
+        (forbidden, open),
+        (StatusCode::FORBIDDEN, StatusCode::BAD_REQUEST)
+    );
+    let (status, closed) = close("root", Role::Admin, october).await;
+    assert_eq!(status, StatusCode::OK, "{closed}");
+    assert_eq!(close("admin", Role::Admin, october).await.1, closed);
+    let (_, listed) = get(&engine.router, "root", periods).await;
+    assert_eq!(listed["periods"], json!([closed]));
+    let (_, shown) = get(&engine.router, "root", october).await;
+    let report = shown["report"].as_str().unwrap();
+    let digest = hex::encode(Sha256::digest(report.as_bytes()));
+    assert_eq!(closed["sha256"], digest);
+    let report: Value = serde_json::from_str(report).unwrap();
+    assert_eq!(report["rows"][0]["total_micros"], "170000", "{report}");
+    let shared = self::text(
+        &engine.router,
+        Caller::peer("root", 0, Role::Admin),
+        "/v1/costs/focus?since=2025-10-01&until=2025-12-01",
+    );
+    let billed: Vec<_> = shared
+        .await
+        .lines()
+        .skip(1)
+        .map(|line| line[..8].to_owned())
+        .collect();
+    assert_eq!(billed, ["0.170000", "0.000000"]);
+    let message = tokio::time::timeout(DEADLINE, audit.next()).await;
+    let entry = AuditEntry::decode(message.unwrap().unwrap().payload).unwrap();
+    let Some(Act::Cost(act)) = entry.act else {
+        panic!("{entry:?}")
+    };
+    assert_eq!(
+        (act.period.as_str(), act.report_sha256, act.made_by.as_str()),
+        ("2025-10", digest, "root")
+    );
+    // Nobody else's.
+    let other = Caller::peer("bob", 3, Role::User);
+    assert_eq!(
+        self::text(&engine.router, other, path)
+            .await
+            .lines()
+            .count(),
+        1
+    );
+    engine.stop().await;
+}
+
+/// The body of an answer that is not JSON.
+async fn text(router: &Router, caller: Caller, path: &str) -> String {
+    let request = axum::http::Request::get(path).body(axum::body::Body::empty());
+    let (status, body) = call(router, caller, request.unwrap()).await;
+    assert_eq!(status, StatusCode::OK);
+    String::from_utf8(body.to_vec()).unwrap()
+}
 
 async fn slices_of_runs_add_up_over_months(site: Site) {
     let nats = NatsServer::start().await;
@@ -338,6 +515,24 @@ async fn slices_of_runs_add_up_over_months(site: Site) {
     // A period that begins within the run.
     let part = report("by=user&attribution=slice&since=2025-10-31T22:45:00Z").await;
     assert_eq!(part, [row("alice", "935000", 9900)]);
+    // The month by name, and by day.
+    let november =
+        report("by=user&attribution=slice&timezone=Europe/Berlin&since=2025-10-31T23:00:00Z").await;
+    assert_eq!(november, [row("alice", "850000", 9000)]);
+    let days = report("by=day&attribution=slice&timezone=Europe/Berlin").await;
+    assert_eq!(days.first(), Some(&row("2025-10-31", "170000", 1800)));
+    assert_eq!(cost(&days), cost(&by_end));
+    let path = "/v1/costs?period=2025-11&attribution=slice&timezone=Europe/Berlin";
+    let (_, named) = get(&engine.router, "root", path).await;
+    assert_eq!(named["rows"][0]["total_micros"], "850000", "{named}");
+    for wrong in [
+        "period=2025-13",
+        "period=2025-11&since=2025-11-01",
+        "by=day",
+    ] {
+        let (status, _) = get(&engine.router, "root", &format!("/v1/costs?{wrong}")).await;
+        assert_eq!(status, StatusCode::BAD_REQUEST, "{wrong}");
+    }
     let (status, problem) = get(&engine.router, "root", "/v1/costs?timezone=Europe/Berlin").await;
     assert_eq!(status, StatusCode::BAD_REQUEST, "{problem}");
     engine.stop().await;

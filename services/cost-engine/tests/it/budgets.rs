@@ -1,15 +1,22 @@
 //! Budgets: each threshold is published once per crossing, whatever happens.
 
+use axum::http::StatusCode;
+use futures_util::StreamExt as _;
+use mesh_events::proto::mesh::audit::v1::AuditEntry;
+use mesh_events::proto::mesh::audit::v1::audit_entry::Act;
 use mesh_events::proto::mesh::event::v1::event::Payload;
 use mesh_events::proto::mesh::job::v1::Job;
 use mesh_events::proto::mesh::user::v1::Quota;
 use mesh_events::{Event, EventId, EventType};
+use mesh_runtime::api::{Caller, Role};
 use mesh_testkit::fixtures::{ended, job, job_event};
-use mesh_testkit::service::TestService;
+use mesh_testkit::service::{TestService, ask};
 use mesh_testkit::{NatsServer, Postgres, wait_until};
+use prost::Message as _;
 use serde_json::{Value, json};
 
 use crate::api::get;
+use crate::nodes::change;
 use crate::support::{DEADLINE, EXAMPLE, Outside, Site, on_both};
 
 /// The jobs of the fixtures are charged 0.34 per hour, to account physics, in November 2025.
@@ -113,7 +120,7 @@ async fn each_threshold_is_published_once_and_cleared_when_the_amount_is_raised(
     let (_, hidden) = get(&engine.router, "alice", "/v1/budgets").await;
     assert_eq!(hidden["budgets"], json!([]));
     let (missing, _) = get(&engine.router, "alice", "/v1/budgets/physics").await;
-    assert_eq!(missing, axum::http::StatusCode::NOT_FOUND);
+    assert_eq!(missing, StatusCode::NOT_FOUND);
 
     // Restarts publish nothing again.
     engine.kill().await;
@@ -316,6 +323,121 @@ async fn a_crash_between_commit_and_publish_publishes_once() {
     assert_eq!(
         summary(&found),
         [("user.quota_high", 50, 1), ("user.quota_cleared", 50, 1)]
+    );
+    engine.stop().await;
+}
+
+on_both!(a_waiting_job_is_committed_until_it_starts);
+
+async fn a_waiting_job_is_committed_until_it_starts(site: Site) {
+    let nats = NatsServer::start().await;
+    let outside = Outside::connect(&nats, None).await;
+    site.write_budgets(
+        "[[budget]]\nname = \"all\"\nscope = { cluster = \"testbed\" }\nperiod = \"month\"\namount = 10\ncounts = \"committed\"\n",
+    );
+    let engine = site.start(&nats.toml()).await.unwrap();
+    let mut node = change(1, 0, EventType::NodeActive, "active");
+    if let Some(Payload::Node(payload)) = &mut node.payload {
+        payload.node.as_mut().unwrap().partitions = vec!["cpu".into()];
+    }
+    outside.publish(&node).await;
+    let waiting = Job {
+        state: "PENDING".into(),
+        start_time: None,
+        nodes: String::new(),
+        alloc_tres: String::new(),
+        ..job(30)
+    };
+    outside
+        .publish(&job_event(EventType::JobSubmitted, waiting))
+        .await;
+    // A node for an hour.
+    let queued = async |micros: &str| {
+        let (_, budget) = get(&engine.router, "root", "/v1/budgets/all").await;
+        budget["queued_micros"] == micros && budget["committed_micros"] == micros
+    };
+    wait_until("the waiting job", DEADLINE, async || queued("360000").await).await;
+    // It starts and ends: nothing waits, and its cost is of another month.
+    outside
+        .publish(&job_event(EventType::JobStarted, job(30)))
+        .await;
+    run(&outside, 30).await;
+    wait_until("no waiting job", DEADLINE, async || queued("0").await).await;
+    engine.stop().await;
+}
+
+on_both!(budgets_are_made_and_deleted_by_the_api);
+
+async fn budgets_are_made_and_deleted_by_the_api(site: Site) {
+    let nats = NatsServer::start().await;
+    let outside = Outside::connect(&nats, None).await;
+    site.write_budgets(&budget("1.00"));
+    let engine = site.start(&nats.toml()).await.unwrap();
+    evaluated(&engine, 0).await;
+    let client = async_nats::connect(nats.url()).await.unwrap();
+    let mut audit = client.subscribe("mesh.*.audit.cost").await.unwrap();
+    client.flush().await.unwrap();
+    let send = async |caller: &Caller, method: &str, path: &str, body: Option<&Value>| {
+        ask(&engine.router, caller.clone(), method, path, body)
+            .await
+            .0
+    };
+    let admin = Caller::peer("root", 0, Role::Admin);
+    let carol = Caller::peer("carol", 1, Role::User).coordinating("testbed", "physics");
+    let path = "/v1/budgets";
+    let body = |name: &str, account: &str| json!({"name": name, "scope": {"account": account}, "from": "2025-11-01", "to": "2025-12-01", "amount": "2.00"});
+    let of = async |caller: &Caller, body: &Value| send(caller, "POST", path, Some(body)).await;
+    assert_eq!(of(&carol, &body("own", "art")).await, StatusCode::FORBIDDEN);
+    assert_eq!(
+        of(&admin, &body("physics", "physics")).await,
+        StatusCode::CONFLICT
+    );
+    assert_eq!(
+        of(&admin, &json!({"name": "x"})).await,
+        StatusCode::BAD_REQUEST
+    );
+    assert_eq!(of(&admin, &body("art", "art")).await, StatusCode::OK);
+    // Not by changing the accounts of one that is not hers.
+    assert_eq!(
+        of(&carol, &body("art", "physics")).await,
+        StatusCode::FORBIDDEN
+    );
+    assert_eq!(of(&carol, &body("own", "physics")).await, StatusCode::OK);
+    run(&outside, 40).await;
+    let used = async || get(&engine.router, "root", "/v1/budgets/own").await.1["percent"] == 34;
+    wait_until("the budget", DEADLINE, used).await;
+
+    let own = "/v1/budgets/own";
+    let dave = Caller::peer("dave", 2, Role::User);
+    assert_eq!(
+        send(&dave, "DELETE", own, None).await,
+        StatusCode::NOT_FOUND
+    );
+    assert_eq!(
+        send(&carol, "DELETE", "/v1/budgets/physics", None).await,
+        StatusCode::CONFLICT
+    );
+    assert_eq!(send(&carol, "DELETE", own, None).await, StatusCode::OK);
+    let gone = async || get(&engine.router, "root", own).await.0 == StatusCode::NOT_FOUND;
+    wait_until("no budget", DEADLINE, gone).await;
+    let mut acts = Vec::new();
+    while acts.len() < 3 {
+        let message = tokio::time::timeout(DEADLINE, audit.next()).await;
+        let entry = AuditEntry::decode(message.unwrap().unwrap().payload).unwrap();
+        let Some(Act::Budget(act)) = entry.act else {
+            panic!("{entry:?}")
+        };
+        acts.push((act.budget, act.what, act.made_by));
+    }
+    acts.sort();
+    let act = |budget: &str, what: &str, by: &str| (budget.into(), what.into(), by.into());
+    assert_eq!(
+        acts,
+        [
+            act("art", "set", "root"),
+            act("own", "deleted", "carol"),
+            act("own", "set", "carol")
+        ]
     );
     engine.stop().await;
 }

@@ -1,7 +1,7 @@
 //! Events that arrive after the final cost of a run change it by `cost.adjusted`.
 
 use mesh_events::proto::mesh::cost::v1::CostClass;
-use mesh_events::proto::mesh::job::v1::Job;
+use mesh_events::proto::mesh::job::v1::{Job, Usage};
 use mesh_events::{Event, EventId, EventType, RunKey, Slot};
 use mesh_testkit::fixtures::{ended, job, job_event};
 use mesh_testkit::{NatsServer, wait_until};
@@ -15,6 +15,7 @@ on_both!(
     whatever_order_events_come_in_the_costs_add_up_to_the_same,
     a_correction_moves_the_cost_to_another_class,
     a_late_fact_is_priced_by_the_book_that_priced_the_run,
+    what_a_run_used_is_said_once_accounting_has_it,
 );
 
 /// A job with all CPUs of a node and a quarter of its memory. While suspended it costs a quarter.
@@ -227,5 +228,103 @@ async fn a_late_fact_is_priced_by_the_book_that_priced_the_run(site: Site) {
     let costs = outside.costs(3).await;
     assert_eq!(costs[2].1.price_book, label(EXAMPLE));
     assert_eq!(amounts(&costs[2].1).2, Some(170_000));
+    engine.stop().await;
+}
+
+async fn what_a_run_used_is_said_once_accounting_has_it(site: Site) {
+    let nats = NatsServer::start().await;
+    let outside = Outside::connect(&nats, None).await;
+    let engine = site.start(&nats.toml()).await.unwrap();
+    let end = ended(little_memory(7), "COMPLETED", 3600);
+    for event in [
+        job_event(EventType::JobStarted, little_memory(7)),
+        job_event(EventType::JobCompleted, end.clone()),
+    ] {
+        outside.publish(&event).await;
+    }
+    let costs = outside.costs(2).await;
+    assert_eq!(costs[1].1.waste, None, "nothing is known yet");
+
+    // One of four CPUs, and little memory.
+    let used = Usage {
+        cpu_seconds: 3600,
+        memory_kib: 100 << 10,
+        ..Usage::default()
+    };
+    let measured = Job {
+        usage: Some(used),
+        time_limit_minutes: Some(120),
+        ..end
+    };
+    let key = RunKey::parse(mesh_testkit::fixtures::CLUSTER, &measured.run).unwrap();
+    let updated = Event {
+        id: EventId::recorded(&key, Slot::Updated).to_string(),
+        ..job_event(EventType::JobUpdated, measured)
+    };
+    outside.publish(&updated).await;
+    let costs = outside.costs(3).await;
+    let (event, cost) = &costs[2];
+    assert_eq!(
+        (event.r#type.as_str(), cost.reason.as_str()),
+        ("cost.adjusted", "usage")
+    );
+    let micros = |money: &Option<mesh_events::proto::mesh::cost::v1::Money>| {
+        money.as_ref().map(|money| money.micros)
+    };
+    assert_eq!(
+        [
+            micros(&cost.previous),
+            micros(&cost.delta),
+            micros(&cost.total)
+        ],
+        [Some(340_000), Some(0), Some(340_000)]
+    );
+    let waste = cost.waste.as_ref().unwrap();
+    assert_eq!(
+        (waste.cpu_efficiency_permille, waste.mem_peak_mib),
+        (Some(250), Some(100))
+    );
+    assert_eq!(
+        [micros(&waste.rightsized), micros(&waste.unused)],
+        [Some(85_000), Some(255_000)]
+    );
+    // Repeated, it changes nothing. A late fact changes what was unused too.
+    outside.republish(&updated, "again").await;
+    outside
+        .publish(&at(EventType::JobSuspended, little_memory(7), 1800))
+        .await;
+    let costs = outside.costs(4).await;
+    let (_, cost) = &costs[3];
+    assert_eq!(cost.reason, "late_fact");
+    let waste = cost.waste.as_ref().unwrap();
+    assert_eq!(waste.cpu_efficiency_permille, Some(500));
+    let (total, unused) = (micros(&cost.total).unwrap(), micros(&waste.unused).unwrap());
+    assert_eq!(Some(total - unused), micros(&waste.rightsized));
+    assert_eq!(sum(&costs, 7), total);
+
+    let failed = ended(job(8), "OUT_OF_MEMORY", 3600);
+    outside
+        .publish(&job_event(EventType::JobOutOfMemory, failed))
+        .await;
+    let costs = outside.costs(5).await;
+    let waste = costs[4].1.waste.as_ref().unwrap();
+    assert_eq!((waste.lost.as_str(), &waste.unused), ("oom", &None));
+    for attribution in ["end", "slice"] {
+        let path = format!("/v1/costs?attribution={attribution}");
+        let (_, report) = get(&engine.router, "root", &path).await;
+        let row = &report["rows"][0];
+        assert_eq!(row["unused_micros"], unused.to_string(), "{report}");
+        assert_eq!(row["lost_micros"], serde_json::json!({"oom": "340000"}));
+    }
+    // The parts of slices add up.
+    let half = "2025-11-21T21:40:00Z";
+    let mut parts = 0;
+    for bounds in [format!("until={half}"), format!("since={half}")] {
+        let path = format!("/v1/costs?attribution=slice&{bounds}");
+        let (_, report) = get(&engine.router, "root", &path).await;
+        let part = report["rows"][0]["unused_micros"].as_str().unwrap_or("0");
+        parts += part.parse::<i64>().unwrap();
+    }
+    assert_eq!(parts, unused);
     engine.stop().await;
 }

@@ -8,6 +8,7 @@ mod costs;
 mod crash;
 mod damaged;
 mod late;
+mod nodes;
 mod price_book;
 mod shared;
 mod support;

@@ -4,6 +4,7 @@ use mesh_events::proto::mesh::event::v1::event::Payload;
 use mesh_events::proto::mesh::job::v1::Job;
 use mesh_events::{Event, from_timestamp};
 use mesh_runtime::api::Problem;
+use mesh_runtime::harmless_cell;
 
 use super::fields::Fields;
 use super::json::{self, time};
@@ -68,7 +69,7 @@ impl Table {
                 cells
             }
         };
-        row(cells.into_iter().map(harmless).collect(), text)
+        row(cells.into_iter().map(harmless_cell).collect(), text)
     }
 }
 
@@ -136,16 +137,6 @@ fn cost(event: &Event) -> String {
     })
 }
 
-/// Spreadsheets evaluate cells that begin like a formula, and a job may have such a name. A leading
-/// apostrophe turns it into text (OWASP, CSV injection).
-fn harmless(cell: String) -> String {
-    if cell.starts_with(['=', '+', '-', '@', '\t', '\r']) {
-        format!("'{cell}")
-    } else {
-        cell
-    }
-}
-
 fn row(cells: Vec<String>, text: &mut Vec<u8>) -> Result<(), Problem> {
     let mut writer = csv::Writer::from_writer(text);
     writer
@@ -159,13 +150,6 @@ mod tests {
     use mesh_events::proto::mesh::cost::v1::{CostEvent, Money};
 
     use super::*;
-
-    #[test]
-    fn values_like_formulas_are_text() {
-        assert_eq!(harmless("=cmd|' /C calc'!A0".into()), "'=cmd|' /C calc'!A0");
-        assert_eq!(harmless("@x".into()), "'@x");
-        assert_eq!(harmless("a=b".into()), "a=b");
-    }
 
     #[test]
     fn a_row_has_as_many_cells_as_there_are_columns() {

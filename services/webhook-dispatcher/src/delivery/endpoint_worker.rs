@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{Instrument as _, Span};
 
 use super::loops::Loops;
-use super::post;
+use super::{post, spending};
 use crate::attempt::gate::AttemptSignal;
 use crate::attempt::retry::{Next, next_attempt};
 use crate::config::Endpoint;
@@ -317,7 +317,9 @@ impl EndpointWorker {
             trace::adopt(&span, &delivery.trace);
         }
         async {
-            let sent = DeliveryContent::of(&delivery, &self.shared.cluster, &self.shared.facts)?;
+            let mut sent = DeliveryContent::of(&delivery, &self.shared.cluster, &self.shared.facts)?;
+            // Boxed: only few endpoints need it.
+            Box::pin(spending::attach(&mut sent, &self.shared.bus, &self.endpoint.format)).await;
             let keys = self.endpoint.format.keys(&sent.content());
             let provider_state = self.shared.store.provider_state(&self.endpoint.name, keys).await?;
             let at = clock::now();

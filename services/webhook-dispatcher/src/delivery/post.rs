@@ -9,7 +9,7 @@ use event_filter::DecodedEvent;
 use event_message::digest::Summary;
 use event_message::outcome::Outcome;
 use mesh_events::Event;
-use mesh_events::proto::mesh::cost::v1::CostEvent;
+use mesh_events::proto::mesh::cost::v1::{CostEvent, Spending};
 use mesh_events::proto::mesh::event::v1::event::Payload;
 
 use crate::attempt::cause::Cause;
@@ -46,6 +46,8 @@ pub enum DeliveryContent {
         cost: Option<Box<CostEvent>>,
         /// Id of the replay that publishes it.
         replay: Option<String>,
+        /// What its owner has spent this month, for messages to them.
+        spending: Option<Box<Spending>>,
     },
     /// A generated message and its id.
     Message(String, Message),
@@ -60,6 +62,7 @@ impl DeliveryContent {
             event,
             cost,
             replay: None,
+            spending: None,
         }
     }
 
@@ -78,6 +81,7 @@ impl DeliveryContent {
                 event: delivery.event(facts)?,
                 cost,
                 replay: names::replay(&delivery.event_id).map(str::to_owned),
+                spending: None,
             });
         }
         if names::is_digest(&delivery.event_id)
@@ -117,10 +121,12 @@ impl DeliveryContent {
                 event,
                 cost,
                 replay,
+                spending,
             } => Content::Event {
                 event,
                 cost: cost.as_deref(),
                 replay: replay.as_deref(),
+                spending: spending.as_deref(),
                 now: clock::now(),
             },
             Self::Message(id, message) => Content::Message {

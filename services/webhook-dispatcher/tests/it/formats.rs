@@ -141,6 +141,7 @@ fn bodies(
         event: &event.clone().into(),
         cost,
         replay: None,
+        spending: None,
         now: chrono::Utc::now(),
     };
     let kind = event.kind().unwrap();

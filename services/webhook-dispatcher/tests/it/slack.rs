@@ -3,17 +3,20 @@
 use std::time::{Duration, Instant};
 
 use chrono::{TimeDelta, Utc};
-use mesh_events::proto::mesh::cost::v1::Money;
+use mesh_events::catalogue::BUCKET_SPENDING;
+use mesh_events::proto::mesh::cost::v1::{Money, Spending};
 use mesh_events::proto::mesh::event::v1::Identity;
 use mesh_events::proto::mesh::event::v1::event::Payload;
 use mesh_events::{Event, EventType, timestamp};
-use mesh_testkit::{WebhookReceiver, wait_until};
+use mesh_testkit::{CannedResponse, WebhookReceiver, wait_until};
+use prost::Message as _;
 
 use crate::harness::{DEADLINE, Kind, Mesh, endpoint, event, on_both};
 
 on_both!(
     a_start_shows_its_burn_rate_and_an_end_its_final_cost,
     old_events_become_one_message,
+    an_owner_reads_what_they_have_spent_this_month,
     incidents_and_bodies_of_ones_own_have_costs_and_people_as_chats_do,
 );
 
@@ -67,6 +70,63 @@ async fn a_start_shows_its_burn_rate_and_an_end_its_final_cost(kind: Kind) {
     );
     assert_eq!(ended["text"], "✅ Job 1 completed");
     assert!(ended["blocks"].to_string().contains("4.34 EUR"), "{ended}");
+}
+
+async fn an_owner_reads_what_they_have_spent_this_month(kind: Kind) {
+    let receiver = WebhookReceiver::start().await;
+    let answers = [
+        r#"{"ok": true, "user": {"id": "U1"}}"#,
+        r#"{"ok": true, "channel": {"id": "D1"}}"#,
+        r#"{"ok": true, "channel": "D1", "ts": "1"}"#,
+    ];
+    receiver.answer_next(answers.map(|body| CannedResponse {
+        body: body.as_bytes().to_vec(),
+        ..CannedResponse::status(200)
+    }));
+    let mut mesh = Mesh::on(kind).await;
+    mesh.settings = "cost_join_timeout = \"60s\"".to_owned();
+    let direct = "types = [\"job.completed\"]\nformat = { type = \"slack-api\", token = \"xoxb-1\", direct = true }";
+    mesh.run(&[endpoint("bot", &receiver.url("/api/"), direct)])
+        .await;
+    let identity = Identity {
+        issuer: "https://id.example.org".into(),
+        subject: "alice-1".into(),
+        email: "alice@example.org".into(),
+        ..Identity::default()
+    };
+    let of_alice = |mut event: Event| {
+        event.owner.as_mut().unwrap().identity = Some(identity.clone());
+        event
+    };
+    let ended = of_alice(event(EventType::JobCompleted, 1));
+    mesh.publish(&ended).await;
+    mesh.publish(&of_alice(cost(EventType::CostFinalized, 1, 4_345_000)))
+        .await;
+    // As cost-engine writes it, after the event.
+    let spending = Spending {
+        month: Utc::now().format("%Y-%m").to_string(),
+        person: "https://id.example.org#alice-1".into(),
+        spent: vec![Money {
+            micros: 2_310_000_000,
+            currency: "EUR".into(),
+        }],
+        newest_end: Utc::now().timestamp(),
+        as_of: Some(timestamp(Utc::now())),
+    };
+    let user = &ended.owner.as_ref().unwrap().user;
+    let key = format!("{}.user.{user}", ended.cluster);
+    let bucket = mesh.bus.bucket(BUCKET_SPENDING).await.unwrap();
+    let value = spending.encode_to_vec().into();
+    bucket.put(&key, value, None).await.unwrap();
+    mesh.wait_for_count("bot", "delivered", 1).await;
+    let received = receiver.received();
+    let message = received.last().unwrap().json();
+    assert_eq!(message["channel"], "D1");
+    let shown = message["blocks"].to_string();
+    assert!(
+        shown.contains("This month so far") && shown.contains("2310.00 EUR"),
+        "{message}"
+    );
 }
 
 async fn incidents_and_bodies_of_ones_own_have_costs_and_people_as_chats_do(kind: Kind) {

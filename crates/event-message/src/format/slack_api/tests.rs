@@ -1,4 +1,5 @@
 use event_filter::sample;
+use mesh_events::proto::mesh::cost::v1::{Money, Spending};
 use mesh_events::{Event, EventType};
 
 use super::*;
@@ -35,11 +36,22 @@ fn run(
     state: &ProviderState,
     answers: &[Value],
 ) -> (Vec<(String, Value)>, Verdict) {
+    run_with(settings, event, None, state, answers)
+}
+
+fn run_with(
+    settings: &SlackApi,
+    event: &Event,
+    spending: Option<&Spending>,
+    state: &ProviderState,
+    answers: &[Value],
+) -> (Vec<(String, Value)>, Verdict) {
     let address = Url::parse("https://slack.com/api/").unwrap();
     let content = Content::Event {
         event: &event.clone().into(),
         cost: None,
         replay: None,
+        spending,
         now: chrono::DateTime::UNIX_EPOCH,
     };
     let mut step = settings.begin(&address, &content, state).unwrap();
@@ -115,6 +127,51 @@ fn a_direct_message_looks_the_person_up_once() {
 }
 
 #[test]
+fn only_the_owner_reads_what_the_owner_has_spent() {
+    let spending = Spending {
+        spent: vec![Money {
+            micros: 2_310_000_000,
+            currency: "USD".into(),
+        }],
+        ..Spending::default()
+    };
+    let settings = SlackApi {
+        channel: Some("C1".into()),
+        current: true,
+        ..settings()
+    };
+    let shows = |body: &Value| body.to_string().contains("2310.00 USD");
+    let person = json!({"ok": true, "user": {"id": "U1"}});
+    let conversation = json!({"ok": true, "channel": {"id": "D1"}});
+    let (in_private, in_channel) = (
+        json!({"ok": true, "channel": "D1", "ts": "1"}),
+        json!({"ok": true, "channel": "C1", "ts": "1"}),
+    );
+    let unknown = json!({"ok": false, "error": "users_not_found"});
+    for (answers, again, is_private) in [
+        (
+            vec![person, conversation, in_private.clone()],
+            in_private,
+            true,
+        ),
+        (vec![unknown, in_channel.clone()], in_channel, false),
+    ] {
+        let mut state = ProviderState::new();
+        let (asked, verdict) = run_with(&settings, &event(1), Some(&spending), &state, &answers);
+        let (path, body) = asked.last().unwrap();
+        assert_eq!(
+            (path.as_str(), shows(body)),
+            ("chat.postMessage", is_private)
+        );
+        // The message is updated where it was sent.
+        keep(&mut state, &verdict);
+        let (asked, _) = run_with(&settings, &event(2), Some(&spending), &state, &[again]);
+        let (path, body) = asked.last().unwrap();
+        assert_eq!((path.as_str(), shows(body)), ("chat.update", is_private));
+    }
+}
+
+#[test]
 fn who_is_not_in_slack_is_told_in_the_channel_if_there_is_one() {
     let unknown = json!({"ok": false, "error": "users_not_found"});
     let (_, verdict) = run(
@@ -143,6 +200,7 @@ fn who_is_not_in_slack_is_told_in_the_channel_if_there_is_one() {
         event: &unknown_person.into(),
         cost: None,
         replay: None,
+        spending: None,
         now: chrono::DateTime::UNIX_EPOCH,
     };
     let address = Url::parse("https://slack.com/api/").unwrap();
@@ -256,6 +314,7 @@ fn limits_are_waited_for() {
         event: &event.into(),
         cost: None,
         replay: None,
+        spending: None,
         now: chrono::DateTime::UNIX_EPOCH,
     };
     let Step::Send(_, exchange) = settings()

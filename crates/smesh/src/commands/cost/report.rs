@@ -1,0 +1,211 @@
+//! `smesh cost report`: the costs of a period as a table, CSV, JSON, FOCUS or one HTML file.
+
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+
+use mesh_runtime::harmless_cell;
+use serde_json::Value;
+
+use super::html;
+use crate::cli::{self, CostReportFormat, Global};
+use crate::client::{Client, Query};
+use crate::commands::export::Target;
+use crate::error::Error;
+use crate::show;
+
+/// Amounts of a report in millionths, by currency and key.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Row {
+    pub cluster: String,
+    pub key: String,
+    /// E-mail address or name of a person. Empty otherwise.
+    pub name: String,
+    pub currency: String,
+    pub runs: u64,
+    pub open_runs: u64,
+    pub unpriced_runs: u64,
+    pub completed: i128,
+    /// By what ended the runs.
+    pub lost: BTreeMap<String, i128>,
+    pub not_completed: i128,
+    pub unused: i128,
+    pub adjustments: i128,
+    pub in_flight: i128,
+    pub total: i128,
+}
+
+impl Row {
+    fn read(row: &Value) -> Self {
+        let micros = |value: &Value| {
+            let text = value.as_str().unwrap_or_default();
+            text.parse::<i128>().unwrap_or_default()
+        };
+        let lost = row["lost_micros"].as_object().into_iter().flatten();
+        let count = |key: &str| row[key].as_u64().unwrap_or_default();
+        Self {
+            cluster: show::value(&row["cluster"]),
+            key: show::value(&row["key"]),
+            name: row["name"].as_str().unwrap_or_default().to_owned(),
+            currency: show::value(&row["currency"]),
+            runs: count("runs"),
+            open_runs: count("open_runs"),
+            unpriced_runs: count("unpriced_runs"),
+            completed: micros(&row["completed_micros"]),
+            lost: lost
+                .map(|(kind, value)| (kind.clone(), micros(value)))
+                .collect(),
+            not_completed: micros(&row["not_completed_micros"]),
+            unused: micros(&row["unused_micros"]),
+            adjustments: micros(&row["adjustments_micros"]),
+            in_flight: micros(&row["open_micros"]),
+            total: micros(&row["total_micros"]),
+        }
+    }
+}
+
+pub fn rows(answer: &Value) -> Vec<Row> {
+    let rows = answer["rows"].as_array().into_iter().flatten();
+    rows.map(Row::read).collect()
+}
+
+pub(super) async fn run(
+    global: &Global,
+    client: &Client,
+    args: &cli::CostReport,
+) -> Result<ExitCode, Error> {
+    let mut query: Query = vec![("period", args.period.clone())];
+    query.extend(global.cluster.clone().map(|cluster| ("cluster", cluster)));
+    let mut target = Target::open(args.output.clone())?;
+    if matches!(args.format, CostReportFormat::Focus) {
+        query.extend(args.site.clone().map(|site| ("site", site)));
+        if args.billed_effective {
+            query.push(("billed", "effective".into()));
+        }
+        let mut download = client.download("/v1/costs/focus", &query).await?;
+        while let Some(part) = download.next().await? {
+            target.write(&part)?;
+        }
+        target.complete()?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    query.push(("attribution", "slice".into()));
+    query.extend(args.timezone.clone().map(|zone| ("timezone", zone)));
+    let report = |by: &'static str| {
+        let mut query = query.clone();
+        query.push(("by", by.into()));
+        async move { client.get("/v1/costs", &query).await }
+    };
+    let answer = report(args.by.as_str()).await?;
+    let as_of = show::value(&answer["as_of"]);
+    let text = match args.format {
+        CostReportFormat::Table => format!("{}\nas of {as_of}\n", super::spent(&answer, args.by)),
+        CostReportFormat::Json => format!("{answer}\n"),
+        CostReportFormat::Csv => csv(&rows(&answer), args.by.as_str(), &as_of)?,
+        CostReportFormat::Html | CostReportFormat::Focus => {
+            let days = rows(&report("day").await?);
+            html::page(
+                &html::Title {
+                    period: &args.period,
+                    by: args.by.as_str(),
+                    as_of: &as_of,
+                },
+                &rows(&answer),
+                &days,
+            )
+        }
+    };
+    target.write(text.as_bytes())?;
+    target.complete()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What may end a run that is lost, in the order of the columns.
+const LOST: [&str; 7] = [
+    "cancelled",
+    "failed",
+    "node_fail",
+    "oom",
+    "preempted",
+    "requeued",
+    "timeout",
+];
+
+/// A table for spreadsheets. Amounts are exact, without separators of thousands.
+fn csv(rows: &[Row], by: &str, as_of: &str) -> Result<String, Error> {
+    let mut table = csv::WriterBuilder::new()
+        .terminator(csv::Terminator::CRLF)
+        .from_writer(Vec::new());
+    let heading = [
+        "cluster",
+        by,
+        "name",
+        "currency",
+        "runs",
+        "open_runs",
+        "unpriced_runs",
+        "completed",
+        "not_completed",
+    ]
+    .map(str::to_owned)
+    .into_iter()
+    .chain(LOST.map(|kind| format!("lost_{kind}")))
+    .chain(["unused", "adjustments", "in_flight", "total", "as_of"].map(str::to_owned));
+    let failed = |error: csv::Error| Error::Failed(error.to_string());
+    table.write_record(heading).map_err(failed)?;
+    for row in rows {
+        // Only texts are made harmless: a negative amount is a number.
+        let texts = [&row.cluster, &row.key, &row.name, &row.currency];
+        let counts = [row.runs, row.open_runs, row.unpriced_runs];
+        let lost = LOST.map(|kind| row.lost.get(kind).copied().unwrap_or_default());
+        let amounts = [row.completed, row.not_completed]
+            .into_iter()
+            .chain(lost)
+            .chain([row.unused, row.adjustments, row.in_flight, row.total]);
+        let cells = texts
+            .map(|text| harmless_cell(text.clone()))
+            .into_iter()
+            .chain(counts.map(|count| count.to_string()))
+            .chain(amounts.map(decimal))
+            .chain([as_of.to_owned()]);
+        table.write_record(cells).map_err(failed)?;
+    }
+    let bytes = table
+        .into_inner()
+        .map_err(|error| Error::Failed(error.to_string()))?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// `12.345678`
+pub fn decimal(micros: i128) -> String {
+    let sign = if micros < 0 { "-" } else { "" };
+    let size = micros.unsigned_abs();
+    format!("{sign}{}.{:06}", size / 1_000_000, size % 1_000_000)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn amounts_are_exact_and_no_text_is_a_formula() {
+        let row = Row {
+            key: "=1+1\n\"x\"".into(),
+            currency: "EUR".into(),
+            runs: 2,
+            completed: 12_345_678,
+            lost: [("oom".to_owned(), 1_000_000)].into(),
+            not_completed: 1_000_000,
+            adjustments: -6_500_000,
+            total: 13_345_678,
+            ..Row::default()
+        };
+        let text = csv(&[row], "job", "2026-11-26T12:00:00Z").unwrap();
+        assert_eq!(
+            text,
+            "cluster,job,name,currency,runs,open_runs,unpriced_runs,completed,not_completed,lost_cancelled,lost_failed,lost_node_fail,\
+             lost_oom,lost_preempted,lost_requeued,lost_timeout,unused,adjustments,in_flight,total,as_of\r\n\
+             ,\"'=1+1\n\"\"x\"\"\",,EUR,2,0,0,12.345678,1.000000,0.000000,0.000000,0.000000,1.000000,0.000000,0.000000,0.000000,0.000000,\
+             -6.500000,0.000000,13.345678,2026-11-26T12:00:00Z\r\n"
+        );
+    }
+}

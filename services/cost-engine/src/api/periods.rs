@@ -1,0 +1,187 @@
+//! `/v1/costs/periods`: closed periods. Administrators close them; their reports do not change any more, and the ledger has the SHA-256.
+
+use axum::extract::{Path, State};
+use axum::{Extension, Json};
+use chrono::{DateTime, Utc};
+use chrono_tz::Tz;
+use mesh_events::proto::mesh::audit::v1::audit_entry::Act;
+use mesh_events::proto::mesh::audit::v1::{AuditEntry, CostPeriodClosed};
+use mesh_events::timestamp;
+use mesh_runtime::api::{AuditedRead, Caller, Problem};
+use prost::Message as _;
+use serde::Serialize;
+use sha2::{Digest as _, Sha256};
+
+use super::response::{self, CostReportRow, Slice};
+use super::{Api, named_period};
+use crate::adapters::{ClosedPeriod, CostGroup, Filter, People, PriceBooks};
+use crate::closings::AUDIT_KIND;
+use crate::domain::calendar_period::Period;
+use crate::error::Error;
+
+/// A closed period.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct ClosedPeriodRow {
+    period: String,
+    /// SHA-256 of the bytes of `report`.
+    sha256: String,
+    /// Number of rows of the report.
+    rows: i64,
+    closed_at: DateTime<Utc>,
+    closed_by: String,
+    /// The report, as text, so that its bytes stay the same. Only of a single period.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    report: Option<String>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct ClosedPeriods {
+    periods: Vec<ClosedPeriodRow>,
+}
+
+/// What is kept of a period: the costs by account, each run with its part in the period.
+#[derive(Clone, Debug, Serialize)]
+struct PeriodReport {
+    period: String,
+    timezone: &'static str,
+    from: i64,
+    to: i64,
+    /// Runs that began before the end of the period and still go on: their parts are not included.
+    open_runs: u64,
+    rows: Vec<CostReportRow>,
+}
+
+pub(super) async fn list(
+    caller: Caller,
+    State(api): State<Api>,
+) -> Result<(Extension<AuditedRead>, Json<ClosedPeriods>), Problem> {
+    let periods = known(&caller, &api).await?;
+    let periods = periods
+        .into_iter()
+        .map(|closed| row(closed, false))
+        .collect();
+    let nothing = AuditedRead::nothing().extension();
+    Ok((nothing, Json(ClosedPeriods { periods })))
+}
+
+pub(super) async fn show(
+    caller: Caller,
+    State(api): State<Api>,
+    Path(name): Path<String>,
+) -> Result<(Extension<AuditedRead>, Json<ClosedPeriodRow>), Problem> {
+    let mut periods = known(&caller, &api).await?.into_iter();
+    let found = periods.find(|closed| closed.period == name);
+    let closed = found.ok_or_else(|| Problem::not_found(format!("{name:?} is not closed")))?;
+    let mut audited_read = AuditedRead::to(&caller);
+    for _ in 0..closed.rows {
+        audited_read.row_about_people();
+    }
+    Ok((audited_read.extension(), Json(row(closed, true))))
+}
+
+/// Closing a closed period changes nothing.
+pub(super) async fn close(
+    caller: Caller,
+    State(api): State<Api>,
+    Path(name): Path<String>,
+) -> Result<(Extension<AuditedRead>, Json<ClosedPeriodRow>), Problem> {
+    if !caller.may_write() {
+        return Err(Problem::forbidden("only administrators close periods"));
+    }
+    let now = Utc::now();
+    let Some(period) = named_period(Some(&name), Tz::UTC)? else {
+        return Err(Problem::not_found("no period"));
+    };
+    if period.to > now.timestamp() {
+        return Err(Problem::bad_request(format!(
+            "period: {name} has not ended (UTC)"
+        )));
+    }
+    let internal = |error: Error| Problem::internal(&error);
+    let (report, rows) = report(&api, period, now).await.map_err(internal)?;
+    let closed = ClosedPeriod {
+        digest: hex::encode(Sha256::digest(report.as_bytes())),
+        report,
+        rows,
+        closed_at: now.timestamp(),
+        closed_by: caller.name.clone(),
+        period: name.clone(),
+    };
+    let (id, body) = audit_entry(&api.cluster, &closed, now);
+    let audit = (api.cluster.as_str(), id.as_str(), body.as_slice());
+    let is_new = api.store.close_period(&closed, audit).await;
+    if is_new.map_err(internal)? {
+        api.closed.notify_one();
+    }
+    let known = api.store.closed_periods().await.map_err(internal)?;
+    let stored = known.into_iter().find(|known| known.period == name);
+    let nothing = AuditedRead::nothing().extension();
+    Ok((nothing, Json(row(stored.unwrap_or(closed), false))))
+}
+
+async fn known(caller: &Caller, api: &Api) -> Result<Vec<ClosedPeriod>, Problem> {
+    if !caller.sees_everything() {
+        return Err(Problem::forbidden(
+            "only administrators and auditors may see closed periods",
+        ));
+    }
+    let known = api.store.closed_periods().await;
+    known.map_err(|error| Problem::internal(&error))
+}
+
+/// The report of a period, and its number of rows.
+async fn report(api: &Api, period: Period, now: DateTime<Utc>) -> Result<(String, i64), Error> {
+    let by = CostGroup::Account;
+    let filter = Filter::all();
+    let mut books = PriceBooks::of(&api.store);
+    let open = api.store.open_runs(&filter).await?;
+    let began = |job: &mesh_events::proto::mesh::job::v1::Job| {
+        let start = job.start_time.as_ref();
+        start.is_some_and(|start| start.seconds < period.to)
+    };
+    let open_runs = open.iter().filter(|run| began(&run.job)).count();
+    let slice = Slice::read(&api.store, &mut books, by, &filter, period.clone()).await?;
+    let report = response::sliced(by, vec![slice], None, &[], &People::default(), now)?;
+    let rows = i64::try_from(report.rows.len()).unwrap_or(i64::MAX);
+    let report = PeriodReport {
+        period: period.name,
+        timezone: "UTC",
+        from: period.from,
+        to: period.to,
+        open_runs: u64::try_from(open_runs).unwrap_or(u64::MAX),
+        rows: report.rows,
+    };
+    // Maps are sorted and the fields have an order, so equal costs give equal bytes.
+    let text = serde_json::to_string(&report).map_err(Error::Json)?;
+    Ok((text, rows))
+}
+
+fn audit_entry(cluster: &str, closed: &ClosedPeriod, now: DateTime<Utc>) -> (String, Vec<u8>) {
+    let id = uuid::Uuid::new_v4().to_string();
+    let entry = AuditEntry {
+        id: id.clone(),
+        cluster: cluster.to_owned(),
+        kind: AUDIT_KIND.to_owned(),
+        at: Some(timestamp(now)),
+        service: "cost-engine".to_owned(),
+        act: Some(Act::Cost(CostPeriodClosed {
+            period: closed.period.clone(),
+            timezone: "UTC".to_owned(),
+            report_sha256: closed.digest.clone(),
+            rows: closed.rows.unsigned_abs(),
+            made_by: closed.closed_by.clone(),
+        })),
+    };
+    (id, entry.encode_to_vec())
+}
+
+fn row(closed: ClosedPeriod, with_report: bool) -> ClosedPeriodRow {
+    ClosedPeriodRow {
+        period: closed.period,
+        sha256: closed.digest,
+        rows: closed.rows,
+        closed_at: DateTime::from_timestamp(closed.closed_at, 0).unwrap_or_default(),
+        closed_by: closed.closed_by,
+        report: with_report.then_some(closed.report),
+    }
+}

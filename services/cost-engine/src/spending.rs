@@ -1,0 +1,253 @@
+//! What people have spent since a time: ended runs and running jobs, each with its part since then.
+//!
+//! `GET /v1/costs/me` answers it to people themselves. [`publisher`] keeps the sums of the present month in the bucket
+//! `mesh_spending`, for messages to the owners of jobs. The sums are in no event: whoever may see a job may not see what its owner spends.
+
+pub(crate) mod publisher;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::AddAssign;
+
+use chrono::{DateTime, Utc};
+use mesh_runtime::api::{AccountsByCluster, Caller, Visibility};
+use serde::Serialize;
+
+use crate::adapters::{CostGroup, Filter, OpenRun, People, PriceBooks, Store};
+use crate::api::response::{self, CostReport, amount_text};
+use crate::costing;
+use crate::domain::Micros;
+use crate::domain::calendar_period::Period;
+use crate::error::Error;
+use crate::price_book::PriceBook;
+
+/// What somebody's jobs cost since a time, in one currency.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct PersonalAmount {
+    /// Currency. Empty for running jobs while there is no price book.
+    pub currency: String,
+    /// Number of ended runs.
+    pub runs: u64,
+    /// Number of running jobs.
+    pub open_runs: u64,
+    /// Number of runs without a price, whose cost is missing in the amounts.
+    pub unpriced_runs: u64,
+    /// Cost of ended runs.
+    #[serde(serialize_with = "amount_text")]
+    pub settled_micros: Micros,
+    /// Cost so far of running jobs.
+    #[serde(serialize_with = "amount_text")]
+    pub in_flight_micros: Micros,
+    /// Sum of both.
+    #[serde(serialize_with = "amount_text")]
+    pub total_micros: Micros,
+    /// Cost per hour of running jobs.
+    #[serde(serialize_with = "amount_text")]
+    pub burn_rate_micros: Micros,
+}
+
+impl AddAssign<&Self> for PersonalAmount {
+    fn add_assign(&mut self, other: &Self) {
+        self.runs += other.runs;
+        self.open_runs += other.open_runs;
+        self.unpriced_runs += other.unpriced_runs;
+        self.settled_micros = self.settled_micros + other.settled_micros;
+        self.in_flight_micros = self.in_flight_micros + other.in_flight_micros;
+        self.total_micros = self.total_micros + other.total_micros;
+        self.burn_rate_micros = self.burn_rate_micros + other.burn_rate_micros;
+    }
+}
+
+/// What the jobs of one Unix user of one cluster cost, in one currency.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct UserSpending {
+    pub cluster: String,
+    pub user: String,
+    pub amount: PersonalAmount,
+}
+
+/// A Unix user of a cluster.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct UnixUser {
+    /// Cluster. Empty if the user has no runs and no person there.
+    pub cluster: String,
+    /// Unix user name.
+    pub user: String,
+}
+
+/// What a person's jobs cost: those of all their Unix users on all clusters.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct PersonSpending {
+    /// `<issuer>#<subject>`, or `unix:<user>@<cluster>` of a Unix user whose person is not known.
+    pub key: String,
+    /// E-mail address or name. Absent if not known.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub name: String,
+    /// False for a Unix user whose person is not known.
+    pub linked: bool,
+    /// The Unix users.
+    pub users: BTreeSet<UnixUser>,
+    /// Amounts, one for each currency.
+    pub amounts: Vec<PersonalAmount>,
+}
+
+/// Costs of all jobs of Unix users with these names, since a time, by cluster, user and currency.
+pub(crate) async fn of_users(
+    store: &Store,
+    book: Option<&PriceBook>,
+    names: BTreeSet<String>,
+    since: Option<i64>,
+    now: DateTime<Utc>,
+) -> Result<Vec<UserSpending>, Error> {
+    let filter = Filter {
+        visibility: Visibility::Restricted {
+            users: names,
+            accounts: AccountsByCluster::new(),
+        },
+        cluster: None,
+        user: None,
+        since,
+        until: None,
+    };
+    let open = store.open_runs(&filter).await?;
+    let period = Period {
+        name: String::new(),
+        from: since.unwrap_or(i64::MIN),
+        to: i64::MAX,
+    };
+    let mut books = PriceBooks::of(store);
+    let slice = response::Slice::read(store, &mut books, CostGroup::User, &filter, period).await?;
+    let nobody = People::default();
+    let report = response::sliced(CostGroup::User, vec![slice], book, &open, &nobody, now)?;
+    Ok(of_report(report, &burn_rates(book, &open)))
+}
+
+/// Cost per hour of running jobs, by cluster and user.
+fn burn_rates(
+    book: Option<&PriceBook>,
+    open: &[OpenRun],
+) -> BTreeMap<(String, String), (String, Micros)> {
+    let mut rates = BTreeMap::new();
+    let Some(book) = book else { return rates };
+    for run in open {
+        let key = (run.keys.cluster.clone(), run.keys.user.clone());
+        let (_, sum) = rates
+            .entry(key)
+            .or_insert_with(|| (book.currency.clone(), Micros::ZERO));
+        let rate = costing::rate(book, &run.job, &run.keys.account);
+        *sum = *sum + rate.map_or(Micros::ZERO, |rate| rate.burn);
+    }
+    rates
+}
+
+fn of_report(
+    report: CostReport,
+    burn_rates: &BTreeMap<(String, String), (String, Micros)>,
+) -> Vec<UserSpending> {
+    let spending = |row: response::CostReportRow| {
+        let key = (row.cluster, row.key);
+        let burn_rate = burn_rates
+            .get(&key)
+            .filter(|(currency, _)| *currency == row.currency);
+        UserSpending {
+            amount: PersonalAmount {
+                runs: row.runs - row.open_runs,
+                open_runs: row.open_runs,
+                unpriced_runs: row.unpriced_runs,
+                settled_micros: row.completed_micros + row.not_completed_micros,
+                in_flight_micros: row.open_micros,
+                total_micros: row.total_micros,
+                burn_rate_micros: burn_rate.map_or(Micros::ZERO, |(_, rate)| *rate),
+                currency: row.currency,
+            },
+            cluster: key.0,
+            user: key.1,
+        }
+    };
+    report.rows.into_iter().map(spending).collect()
+}
+
+/// Sums by currency.
+pub(crate) fn summed<'a>(amounts: impl Iterator<Item = &'a PersonalAmount>) -> Vec<PersonalAmount> {
+    let mut sums: BTreeMap<&str, PersonalAmount> = BTreeMap::new();
+    for amount in amounts {
+        let sum = sums
+            .entry(&amount.currency)
+            .or_insert_with(|| PersonalAmount {
+                currency: amount.currency.clone(),
+                ..PersonalAmount::default()
+            });
+        *sum += amount;
+    }
+    sums.into_values().collect()
+}
+
+/// Whose costs are a caller's own: the people that the caller is, and Unix users without a known person that the caller is.
+pub(crate) struct Own<'a> {
+    people: &'a People,
+    keys: BTreeSet<String>,
+    /// The caller's Unix users.
+    users: &'a BTreeSet<String>,
+}
+
+impl<'a> Own<'a> {
+    /// `cluster` is that of this process, to whose Unix users its socket belongs.
+    pub fn of(caller: &'a Caller, people: &'a People, cluster: &str) -> Self {
+        Self {
+            people,
+            keys: people.of_caller(caller, cluster),
+            users: &caller.users,
+        }
+    }
+
+    /// True for jobs of this Unix user. A user with the same name as the caller's who is linked to somebody else is somebody else.
+    fn has(&self, cluster: &str, user: &str) -> bool {
+        let person = self.people.of(cluster, user);
+        self.keys.contains(&person.key) || (!person.is_linked() && self.users.contains(user))
+    }
+
+    /// Names of all Unix users that may be the caller's.
+    pub fn names(&self) -> BTreeSet<String> {
+        let linked = self.keys.iter().flat_map(|key| self.people.users_of(key));
+        linked
+            .map(|(_, user)| user)
+            .chain(self.users.iter().cloned())
+            .collect()
+    }
+
+    /// The caller's people with their Unix users and what they spent.
+    pub fn spending(&self, found: &[UserSpending]) -> Vec<PersonSpending> {
+        let mut people: BTreeMap<String, PersonSpending> = BTreeMap::new();
+        for key in &self.keys {
+            for (cluster, user) in self.people.users_of(key) {
+                self.person(&mut people, cluster, user);
+            }
+        }
+        let mut amounts: BTreeMap<String, Vec<&PersonalAmount>> = BTreeMap::new();
+        for row in found.iter().filter(|row| self.has(&row.cluster, &row.user)) {
+            let key = self.person(&mut people, row.cluster.clone(), row.user.clone());
+            amounts.entry(key).or_default().push(&row.amount);
+        }
+        for (key, amounts) in amounts {
+            if let Some(person) = people.get_mut(&key) {
+                person.amounts = summed(amounts.into_iter());
+            }
+        }
+        people.into_values().collect()
+    }
+
+    /// Adds a Unix user to its person, whose key is returned.
+    fn person(
+        &self,
+        people: &mut BTreeMap<String, PersonSpending>,
+        cluster: String,
+        user: String,
+    ) -> String {
+        let person = self.people.of(&cluster, &user);
+        let entry = people.entry(person.key.clone()).or_default();
+        entry.linked = person.is_linked();
+        entry.users.insert(UnixUser { cluster, user });
+        entry.name = person.display_name;
+        entry.key.clone_from(&person.key);
+        person.key
+    }
+}

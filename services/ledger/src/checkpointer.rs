@@ -7,7 +7,7 @@
 //! - the newest one signed on this host, from a file next to the key;
 //! - the newest one on the bus, which restoring a backup of this host cannot revert.
 //!
-//! If they differ, entries were tampered with or an old backup was restored. Nothing is signed
+//! At the start, and whenever they cosign, witnesses compare it with what they have cosigned. If they differ, entries were tampered with or an old backup was restored. Nothing is signed
 //! then; readiness, log and metric report it. Nothing is appended to a ledger that was restored
 //! from an old backup either.
 //!
@@ -332,6 +332,19 @@ impl Checkpointer {
         }
         if !state.compared {
             state.signed_before = base_size;
+        }
+        if let (false, Some(witnesses), Some(last)) = (state.compared, &self.witnesses, &last) {
+            let growth = Growth {
+                store: &self.store,
+                size: last.size.unsigned_abs(),
+                subtrees: &[],
+            };
+            match witnesses.cosign(&last.note, growth).await {
+                Err(error @ Error::Inconsistent(_)) => return Err(error),
+                // The cosignatures that count are those of the next checkpoint.
+                Err(Error::Witness(_)) | Ok(_) => {}
+                Err(error) => return Err(error),
+            }
         }
         // Only after the comparison: a restored database may not know the key in the file.
         if self.load_key(state, &stored_keys).await? {

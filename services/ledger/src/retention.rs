@@ -260,7 +260,7 @@ impl Retention {
             dropped += some;
             progress.send_modify(|progress| progress.dropped += some);
         }
-        self.eraser.purge_notes().await?;
+        self.eraser.purge_copies().await?;
         Ok(dropped)
     }
 

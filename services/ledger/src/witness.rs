@@ -2,7 +2,8 @@
 //! that they signed before (<https://c2sp.org/tlog-witness>).
 //!
 //! Cosignatures are part of the note. If some are required, a checkpoint without them is neither
-//! stored nor published. They are requested again with the next one.
+//! stored nor published. They are requested again with the next one. If a witness has cosigned
+//! another history, or more of it than the ledger has, nothing is signed, however many are required.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -49,6 +50,20 @@ impl Growth<'_> {
     }
 }
 
+/// Why there is no cosignature.
+enum Refusal {
+    /// It may be there the next time.
+    Failed(String),
+    /// The witness has cosigned what this ledger does not have.
+    Contradiction(String),
+}
+
+impl From<String> for Refusal {
+    fn from(why: String) -> Self {
+        Self::Failed(why)
+    }
+}
+
 /// A witness with its address and key.
 #[derive(Clone, Debug)]
 pub struct Witness {
@@ -90,7 +105,8 @@ impl Witnesses {
     /// Returns the note with all received cosignatures.
     ///
     /// # Errors
-    /// [`Error::Witness`] if there are fewer than required.
+    /// [`Error::Witness`] if there are fewer than required, [`Error::Inconsistent`] if a witness
+    /// has cosigned what this ledger does not have.
     pub async fn cosign(&self, note: &str, growth: Growth<'_>) -> Result<String, Error> {
         let size = growth.size;
         let mut asked = Vec::new();
@@ -105,7 +121,13 @@ impl Witnesses {
                     whole.push_str(&lines);
                     given += 1;
                 }
-                Err(why) => {
+                Err(Refusal::Contradiction(why)) => {
+                    let name = witness.key.name();
+                    return Err(Error::Inconsistent(format!(
+                        "witness {name} {why}: entries were removed or changed, or an old backup was restored; `smesh ledger resume` restores the entries that the bus still has"
+                    )));
+                }
+                Err(Refusal::Failed(why)) => {
                     let name = witness.key.name();
                     tracing::warn!(
                         witness = name,
@@ -132,14 +154,21 @@ impl Witnesses {
         witness: &Witness,
         note: &str,
         growth: Growth<'_>,
-    ) -> Result<String, String> {
+    ) -> Result<String, Refusal> {
         let size = growth.size;
         let name = witness.key.name();
         let mut known = self.size_of(name);
         // One retry if the witness knows another size.
         for _ in 0..2 {
             if known > size {
-                return Err(format!("it has signed {known} entries, more than {size}"));
+                let why = format!("has cosigned {known} entries, more than {size}");
+                // Another replica may have signed more meanwhile.
+                let head = growth.store.head().await;
+                let entries = head.map_err(|error| mesh_runtime::error_chain(&error))?.seq;
+                return Err(match entries < known {
+                    true => Refusal::Contradiction(why),
+                    false => Refusal::Failed(why),
+                });
             }
             let proof = match known {
                 0 => Vec::new(),
@@ -168,10 +197,26 @@ impl Witnesses {
                         .map_err(|_| "the response has no size".to_owned())?;
                     self.set_size(name, known);
                 }
-                status => return Err(format!("HTTP {status}: {:.200}", answer.trim())),
+                // The consistency proof does not hold.
+                StatusCode::UNPROCESSABLE_ENTITY => {
+                    return Err(Refusal::Contradiction(format!(
+                        "has cosigned another history: {:.200}",
+                        answer.trim()
+                    )));
+                }
+                status => {
+                    let why = format!("HTTP {status}: {:.200}", answer.trim());
+                    return Err(Refusal::Failed(why));
+                }
             }
         }
-        Err(format!("it still reports {known} signed entries"))
+        // Asked for the very size that it has cosigned, it refuses another root.
+        Err(match known == size {
+            true => {
+                Refusal::Contradiction(format!("has cosigned another history of {known} entries"))
+            }
+            false => Refusal::Failed(format!("it still reports {known} signed entries")),
+        })
     }
 
     async fn post(&self, witness: &Witness, body: String) -> Result<(StatusCode, String), String> {

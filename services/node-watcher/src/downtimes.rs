@@ -1,17 +1,23 @@
-//! When accounting is asked for downtimes that no poll has seen.
+//! When accounting is asked for downtimes that polls missed.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use slurm_client::{Error as SlurmError, NodeEventRecord, Slurm};
 use slurm_types::UnixTime;
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
-use crate::domain::{TrackedNode, downtimes};
+use crate::domain::downtimes::newest;
 
 /// Pause after a poll has published a downtime, so that slurmctld has sent it to slurmdbd.
 const SENDING_TIME: Duration = Duration::from_secs(10);
-/// How far back accounting is asked the very first time, in seconds. What it has then is not published.
+/// Longest wait for an answer. The events of the poll wait meanwhile.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+/// Longest interval while accounting does not answer.
+const MAX_INTERVAL: Duration = Duration::from_secs(600);
+/// How far before its watermark accounting is asked, in seconds: slurmdbd may get what another node did later.
+const OVERLAP_SECS: i64 = 3_600;
+/// How far back accounting is asked the first time, in seconds.
 const FIRST_PERIOD_SECS: i64 = 86_400;
 
 /// Reads downtimes from accounting: at once when it begins, and in an interval.
@@ -19,7 +25,8 @@ pub struct DowntimeReader {
     interval: Duration,
     /// `None`: accounting is not asked.
     next: Option<Instant>,
-    is_failing: bool,
+    /// Consecutive failures.
+    failures: u32,
 }
 
 impl DowntimeReader {
@@ -28,76 +35,83 @@ impl DowntimeReader {
         Self {
             interval,
             next: (!interval.is_zero()).then(Instant::now),
-            is_failing: false,
+            failures: 0,
         }
     }
 
-    /// The next poll asks accounting, because some polls failed.
-    pub fn note_absence(&mut self) {
+    /// The next poll asks accounting, because polls failed.
+    pub fn note_failed_poll(&mut self) {
         self.next = self.next.map(|_| Instant::now());
     }
 
-    /// Accounting is asked soon about what polls have published, so that it is behind for a short time only.
-    pub fn note_poll(&mut self, known: &BTreeMap<String, TrackedNode>) {
-        if known.values().any(|node| node.unaccounted) {
-            let soon = Instant::now() + SENDING_TIME;
-            self.next = self.next.map(|next| next.min(soon));
-        }
+    /// A poll has published a downtime or its end: accounting is asked soon, so that it is behind for a short time only.
+    pub fn note_downtime(&mut self) {
+        let soon = Instant::now() + SENDING_TIME;
+        self.next = self.next.map(|next| next.min(soon));
     }
 
-    /// Returns what accounting has since a time by Slurm's clock (`until` of the last answer); `None` if it is not asked now, or does not
-    /// answer.
+    /// Returns what accounting has since the watermark of the last answer; `None` if it is not asked now, or does not answer.
     pub async fn read(
         &mut self,
         slurm: &Slurm,
         cluster: &str,
-        until: Option<i64>,
+        watermark: Option<i64>,
+        stop: &CancellationToken,
     ) -> Option<Downtimes> {
-        let now = Instant::now();
-        if self.next? > now {
+        if self.next? > Instant::now() {
             return None;
         }
-        self.next = Some(now + self.interval);
         let first = || chrono::Utc::now().timestamp() - FIRST_PERIOD_SECS;
-        let since = UnixTime::from_secs(until.unwrap_or_else(first));
-        match slurm.node_events(cluster, since).await {
-            Ok(found) => {
-                if std::mem::take(&mut self.is_failing) {
+        let since = watermark.map_or_else(first, |watermark| watermark - OVERLAP_SECS);
+        let answer = slurm.node_events(cluster, UnixTime::from_secs(since));
+        let answer = tokio::select! {
+            () = stop.cancelled() => return None,
+            answer = tokio::time::timeout(ANSWER_TIMEOUT, answer) => answer,
+        };
+        let reason = match answer {
+            Ok(Ok(found)) => {
+                if std::mem::take(&mut self.failures) > 0 {
                     tracing::info!("downtimes read from accounting again");
                 }
-                let newest = downtimes::newest(&found).max(until).unwrap_or_default();
-                Some(Downtimes {
-                    since: until.unwrap_or(newest),
-                    until: newest,
+                self.next = Some(Instant::now() + self.interval);
+                return Some(Downtimes {
+                    since,
+                    watermark: newest(&found).max(watermark).unwrap_or(since),
+                    is_first: watermark.is_none(),
                     found,
-                })
+                });
             }
-            Err(SlurmError::NotOverRest { .. }) => {
+            Ok(Err(SlurmError::NotOverRest { .. })) => {
                 self.next = None;
                 tracing::info!(
-                    "slurmrestd has no downtimes of nodes: those between two polls are not published"
+                    "slurmrestd has no downtimes of nodes: those that polls miss are not published"
                 );
-                None
+                return None;
             }
-            Err(error) => {
-                if !std::mem::replace(&mut self.is_failing, true) {
-                    tracing::warn!(
-                        error = mesh_runtime::error_chain(&error),
-                        "downtimes not read from accounting, retrying; without accounting set node-watcher.accounting_interval to 0s"
-                    );
-                }
-                None
-            }
+            Ok(Err(error)) => mesh_runtime::error_chain(&error),
+            Err(_) => format!("no answer within {ANSWER_TIMEOUT:?}"),
+        };
+        if self.failures == 0 {
+            tracing::warn!(
+                error = reason,
+                "downtimes not read from accounting, retrying; without accounting set node-watcher.accounting_interval to 0s"
+            );
         }
+        self.failures += 1;
+        let interval = self.interval.saturating_mul(1 << self.failures.min(16));
+        self.next = Some(Instant::now() + interval.min(MAX_INTERVAL.max(self.interval)));
+        None
     }
 }
 
 /// An answer of accounting. Times are Slurm's, in Unix seconds.
 pub struct Downtimes {
-    /// What was published before.
-    pub since: i64,
-    /// What is published with these.
-    pub until: i64,
     /// The downtimes that lasted at some time since.
     pub found: Vec<NodeEventRecord>,
+    /// Time since which accounting was asked.
+    pub since: i64,
+    /// The newest time that is published with these.
+    pub watermark: i64,
+    /// Whether accounting was never asked before: what it has is not published.
+    pub is_first: bool,
 }

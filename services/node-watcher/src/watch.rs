@@ -14,13 +14,14 @@ use tokio_util::sync::CancellationToken;
 
 use crate::adapters::store::Store;
 use crate::config::Config;
+use crate::domain::downtimes::{apply_downtimes, skip_downtimes};
 use crate::domain::spot_notice::{self, NodeNotice};
 use crate::domain::{TrackedNode, absence, event};
 use crate::doorbells::{self, Doorbells, PollRequest};
 use crate::downtimes::DowntimeReader;
 use crate::error::Error;
 use crate::node_list::NodeListPublisher;
-use crate::{domain, metrics, node_list, noticed_jobs};
+use crate::{metrics, node_list, noticed_jobs};
 
 /// Watches the nodes of one cluster.
 #[derive(Clone)]
@@ -147,7 +148,7 @@ impl Watcher {
                 }
                 Err(Error::Slurm(error)) => {
                     failures += 1;
-                    downtimes.note_absence();
+                    downtimes.note_failed_poll();
                     metrics::failed();
                     self.slurm_health.fail(mesh_runtime::error_chain(&error));
                     // Logged once; readiness shows the rest.
@@ -213,12 +214,16 @@ impl Watcher {
         };
         let taken_at = Utc::now();
         let summaries = answer.iter().map(node_list::summary).collect();
+        let watermark = store.accounting_watermark();
         let accounted = downtimes
-            .read(&self.slurm, &self.cluster, store.accounted_until())
+            .read(&self.slurm, &self.cluster, watermark, stop)
             .await;
-        let unseen = accounted.as_ref().map_or_else(Vec::new, |accounted| {
-            domain::downtimes::replay(nodes, &answer, &accounted.found, accounted.since)
-        });
+        let unseen = match &accounted {
+            Some(accounted) if !accounted.is_first => {
+                apply_downtimes(nodes, &answer, &accounted.found, accounted.since)
+            }
+            _ => Vec::new(),
+        };
         let mut events: Vec<Event> = unseen
             .iter()
             .flat_map(|seen| event::of_downtime(&self.cluster, taken_at, seen))
@@ -228,6 +233,9 @@ impl Watcher {
             .map(|seen| (seen.record.name, seen.after))
             .collect();
         let mut seen = absence::confirm_absence(nodes, !store.started(), answer, taken_at);
+        if let Some(accounted) = accounted.as_ref().filter(|accounted| accounted.is_first) {
+            skip_downtimes(&mut seen, &accounted.found);
+        }
         let noticed = spot_notice::apply(&mut seen, notices, taken_at);
         let of_poll = seen
             .iter()
@@ -246,15 +254,18 @@ impl Watcher {
             if !same {
                 changed.push((name.clone(), seen.after.clone()));
             }
+            let reconciled = nodes.get(&name).map_or(0, |node| node.unreconciled);
+            if seen.after.unreconciled > reconciled {
+                downtimes.note_downtime();
+            }
             nodes.insert(name, seen.after);
         }
         store.write(changed, &events).await?;
         self.publish(events, stop).await?;
-        let until = accounted.map(|accounted| accounted.until);
-        if !store.started() || until > store.accounted_until() {
-            store.mark_started(until).await?;
+        let watermark = accounted.map(|accounted| accounted.watermark);
+        if !store.started() || watermark > store.accounting_watermark() {
+            store.mark_started(watermark).await?;
         }
-        downtimes.note_poll(nodes);
         // One more write per change, so that a much later restart does not repeat events after the bus's deduplication window.
         store.settle().await?;
         list.publish(taken_at, summaries).await?;

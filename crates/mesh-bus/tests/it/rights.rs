@@ -153,7 +153,11 @@ fn may_with_stream(role: &str, verb: &str, stream: &str) -> bool {
     match verb {
         "STREAM.INFO" => reads || consumes || reads_bucket(role, stream),
         "DIRECT.GET" => {
-            reads || reads_bucket(role, stream) || role == "ledger" && stream == "MESH_CHECKPOINTS"
+            reads
+                || reads_bucket(role, stream)
+                || role == "ledger" && stream == "MESH_CHECKPOINTS"
+                // What it published and had not stored before a crash.
+                || role == "ingest" && stream == "SLURM_EVENTS"
         }
         "STREAM.MSG.GET" => {
             reads_bucket(role, stream)

@@ -25,20 +25,11 @@ use crate::error::Error;
 use crate::{settings, show};
 
 pub(super) async fn run(global: &Global, args: cli::Verify) -> Result<ExitCode, Error> {
-    let result = verify(global, &args).await;
+    let result = verify(global, &args).await?;
     let uncosigned = match (&result, args.cosignatures) {
-        (Ok(Ok(_)), Some(required)) => cosignatures::missing(global, &args, required).await,
-        _ => Ok(None),
+        (Ok(_), Some(required)) => cosignatures::missing(global, &args, required).await?,
+        _ => None,
     };
-    if global.json
-        && let Some(error) = result.as_ref().err().or(uncosigned.as_ref().err())
-    {
-        // A JSON client gets an answer in any case, here with nothing proven.
-        show::line(
-            serde_json::json!({ "verified": false, "error": mesh_runtime::error_chain(error) }),
-        )?;
-    }
-    let (result, uncosigned) = (result?, uncosigned?);
     let outcome = match (result, uncosigned) {
         (Err(lie), _) => Outcome::Lie(lie),
         (Ok(_), Some(reason)) => Outcome::Uncosigned { reason },

@@ -133,6 +133,14 @@ pub fn is_recoverable(service: &str) -> Result<(), Error> {
             "recovered rows of a ledger prove nothing; {}",
             <ledger::LedgerService as Service>::REMEDY
         ))),
+        exporter::ExporterService::NAME => Err(Error::Failed(format!(
+            "nothing of its file is needed; {}",
+            <exporter::ExporterService as Service>::REMEDY
+        ))),
+        workflow_trigger::WorkflowTriggerService::NAME => Err(Error::Failed(format!(
+            "what its rules have done cannot be recovered; {}",
+            <workflow_trigger::WorkflowTriggerService as Service>::REMEDY
+        ))),
         _ => Err(Error::Failed(format!(
             "{service} has no database file: its state is in NATS, and is restored automatically"
         ))),

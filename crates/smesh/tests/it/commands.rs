@@ -159,6 +159,22 @@ fn a_ledger_is_verified_and_a_missing_one_is_named() {
         !absent.status.success() && stderr(&absent).contains("absent.db"),
         "{absent:?}"
     );
+    // A JSON client gets an answer in any case.
+    for (args, reason) in [
+        (["--database", "absent.db"], "absent.db"),
+        (
+            ["--database=absent.db", "--no-such-option"],
+            "unexpected argument",
+        ),
+    ] {
+        let answer = mesh.run(&[&["verify", "--json"], args.as_slice()].concat());
+        let json: serde_json::Value = serde_json::from_slice(&answer.stdout).unwrap();
+        assert!(
+            !answer.status.success() && json["verified"] == false,
+            "{answer:?}"
+        );
+        assert!(json["error"].as_str().unwrap().contains(reason), "{json}");
+    }
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Price series: `time,price` or `time,price,zone`, one line per change of price. A price is valid from its time until the next one.
 
 use chrono::{DateTime, SecondsFormat, Utc};
+use mesh_runtime::time_bound::rfc3339_or_date;
 use num_traits::ToPrimitive as _;
 
 use crate::domain::Micros;
@@ -79,14 +80,14 @@ pub fn parse(text: &str) -> Result<Vec<SeriesPrice>, SeriesFault> {
     Ok(prices)
 }
 
-/// A time with offset, in whole seconds.
+/// A date (midnight UTC), or a time with offset, in whole seconds.
 ///
 /// # Errors
 /// What is wrong with the text.
 pub fn moment(text: &str) -> Result<i64, String> {
-    let time = DateTime::parse_from_rfc3339(text.trim());
+    let time = rfc3339_or_date(text.trim(), &Utc);
     time.map(|time| time.timestamp())
-        .map_err(|_| format!("{text:?} is not a time such as 2026-07-01T08:00:00Z"))
+        .map_err(|_| format!("{text:?} is neither a time such as 2026-07-01T08:00:00Z nor a date"))
 }
 
 /// An amount above 0, rounded up to millionths: providers print more digits.

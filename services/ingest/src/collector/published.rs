@@ -1,8 +1,7 @@
 //! Restores what was published, but not stored before a crash.
 //!
 //! What is published again has the same id, but a later record need not show the same: a run that loses its node in the second of its
-//! submission starts again under the same submit time (seen on 22.05), and a question whose answer was published may have to be given up
-//! now.
+//! submission starts again under the same submit time (seen on 22.05), and a lookup whose answer was published may time out now.
 
 use std::collections::BTreeSet;
 
@@ -35,22 +34,26 @@ pub(super) async fn restore_published(
     shutdown: &CancellationToken,
 ) -> Result<BTreeSet<u32>, Error> {
     let since = DateTime::from_timestamp(stored_until, 0).unwrap_or_default();
+    let mut changed = BTreeSet::new();
     let mut backoff = BACKOFF;
-    for _ in 0..MAX_ATTEMPTS {
-        match restore_since(bus, cluster, since - MAX_CLOCK_DIFFERENCE, run_store).await {
-            Ok(changed) => return Ok(changed),
-            Err(error) => {
-                let reason = error_chain(&error);
-                tracing::warn!(reason, "published events not read, retrying");
-                pause(shutdown, &mut backoff).await?;
-            }
+    for attempt in 1..=MAX_ATTEMPTS {
+        let since = since - MAX_CLOCK_DIFFERENCE;
+        let Err(error) = restore_since(bus, cluster, since, run_store, &mut changed).await else {
+            return Ok(changed);
+        };
+        let error = error_chain(&error);
+        if attempt < MAX_ATTEMPTS {
+            tracing::warn!(error, "published events not read, retrying");
+            pause(shutdown, &mut backoff).await?;
+        } else {
+            tracing::error!(
+                error,
+                "published events not read: events from just before a crash may be published again with other content; check the \
+                 rights of the NATS user ingest (smesh nats config)"
+            );
         }
     }
-    tracing::error!(
-        "published events not read: what was published just before a crash may be published otherwise now. Does the user `ingest` of \
-         NATS have the rights of `smesh nats config`?"
-    );
-    Ok(BTreeSet::new())
+    Ok(changed)
 }
 
 async fn restore_since(
@@ -58,14 +61,14 @@ async fn restore_since(
     cluster: &str,
     since: DateTime<Utc>,
     run_store: &mut RunStore,
-) -> Result<BTreeSet<u32>, mesh_bus::Error> {
+    changed: &mut BTreeSet<u32>,
+) -> Result<(), mesh_bus::Error> {
     let jobs = format!("slurm.{}.job.>", subject::token(cluster));
     let mut stored = bus.stored_messages_since(SLURM_EVENTS, jobs, since);
-    let mut changed = BTreeSet::new();
     loop {
         let messages = stored.next().await?;
         if messages.is_empty() {
-            return Ok(changed);
+            return Ok(());
         }
         let now = Utc::now().timestamp();
         for message in messages {

@@ -5,6 +5,7 @@ use ledger_format::archive::IdHasher;
 use mesh_db::Location;
 use mesh_db::pool::{Access, Pool, Transaction};
 use mesh_db::sql::{Row, Sql};
+use sqlx::Executor as _;
 
 use super::store::Store;
 use super::{checkpoint_rows, postgres, sqlite};
@@ -262,15 +263,19 @@ impl PayloadEraser {
         Ok(dropped)
     }
 
-    /// Truncates SQLite's write-ahead log, so that no deleted content remains there. PostgreSQL
-    /// relies on vacuum.
+    /// Removes deleted content from where the database has copies of it: SQLite's write-ahead log,
+    /// and PostgreSQL's statistics, which have the most frequent values of a column. What vacuum
+    /// removes, it removes later.
     ///
     /// # Errors
     /// If the database refuses.
-    pub async fn purge_notes(&self) -> Result<(), Error> {
+    pub async fn purge_copies(&self) -> Result<(), Error> {
         match &self.pool {
             Pool::Sqlite(pool) => sqlite::empty_log(pool).await.map_err(Error::Retain),
-            Pool::Postgres(_) => Ok(()),
+            Pool::Postgres(pool) => {
+                let analyze = "ANALYZE event_nodes, event_index, payloads";
+                pool.execute(analyze).await.map(drop).map_err(Error::Retain)
+            }
         }
     }
 

@@ -87,12 +87,23 @@ async fn witnesses_cosign_only_consistent_checkpoints(database: Database) {
     let stream = context.get_stream("MESH_CHECKPOINTS").await.unwrap();
     stream.purge().await.unwrap();
     std::fs::remove_file(ledger.key_file().with_extension("key.last")).unwrap();
-    ledger.append(200).await;
-    let refused = with(&ledger, &all, 1).await.sign_if_new().await;
+    // Its witnesses know more of it, although no cosignature is required.
+    let lenient = with(&ledger, &all, 0).await;
+    let inconsistent = async |checkpointer: &Checkpointer| match checkpointer.sign_if_new().await {
+        Err(Error::Inconsistent(why)) => why,
+        other => panic!("{other:?}"),
+    };
+    let why = inconsistent(&lenient).await;
     assert!(
-        why(&refused).contains("the proof does not hold"),
-        "{refused:?}"
+        why.contains("has cosigned 1111 entries, more than"),
+        "{why}"
     );
+    // Nor is it signed once it has as many entries again.
+    ledger.append(200).await;
+    for checkpointer in [lenient, with(&ledger, &all, 1).await] {
+        let why = inconsistent(&checkpointer).await;
+        assert!(why.contains("witness.example/one has cosigned"), "{why}");
+    }
 }
 
 #[test]

@@ -25,10 +25,10 @@ const SHARDS: u8 = 255;
 /// Version of the stored format.
 const VERSION: u32 = 1;
 
-/// Key suffix of the marker that the first poll of the cluster is complete. Its value is the time until which accounting's downtimes are
-/// published, in Unix seconds by Slurm's clock; [`NOTHING_ACCOUNTED`] if none are.
+/// Key suffix of the marker that the first poll of the cluster is complete. Its value is the accounting watermark.
 const STARTED: &str = "started";
-const NOTHING_ACCOUNTED: i64 = 1;
+/// Written before accounting was asked, and by earlier versions.
+const NO_WATERMARK: i64 = 1;
 
 #[derive(Clone, Default, Serialize, Deserialize)]
 struct Stored {
@@ -66,7 +66,7 @@ pub struct Store {
     prefix: String,
     shards: BTreeMap<String, Stored>,
     started: bool,
-    accounted_until: Option<i64>,
+    accounting_watermark: Option<i64>,
 }
 
 impl Store {
@@ -82,12 +82,12 @@ impl Store {
             prefix,
             shards: BTreeMap::new(),
             started: false,
-            accounted_until: None,
+            accounting_watermark: None,
         };
         for entry in entries {
             if entry.key == store.key(STARTED) {
                 store.started = true;
-                store.accounted_until = accounted_until(&entry.value);
+                store.accounting_watermark = accounting_watermark(&entry.value);
                 continue;
             }
             let state = |source| Error::State {
@@ -111,9 +111,9 @@ impl Store {
         self.started
     }
 
-    /// The time until which accounting's downtimes are published, in Unix seconds by Slurm's clock; `None` if it was never asked.
-    pub const fn accounted_until(&self) -> Option<i64> {
-        self.accounted_until
+    /// The newest downtime in accounting that is published, in Unix seconds by Slurm's clock; `None` if accounting was never asked.
+    pub const fn accounting_watermark(&self) -> Option<i64> {
+        self.accounting_watermark
     }
 
     /// All known nodes, by name.
@@ -221,15 +221,15 @@ impl Store {
         Ok(self.state.check().await?)
     }
 
-    /// Records that the first poll is complete, and until when accounting's downtimes are published.
+    /// Records that the first poll is complete, and the accounting watermark.
     ///
     /// # Errors
     /// As [`Store::write`].
-    pub async fn mark_started(&mut self, accounted_until: Option<i64>) -> Result<(), Error> {
+    pub async fn mark_started(&mut self, accounting_watermark: Option<i64>) -> Result<(), Error> {
         let key = self.key(STARTED);
-        let value = accounted_until.unwrap_or(NOTHING_ACCOUNTED).to_string();
+        let value = accounting_watermark.unwrap_or(NO_WATERMARK).to_string();
         self.state.put(&key, value.into()).await?;
-        (self.started, self.accounted_until) = (true, accounted_until);
+        (self.started, self.accounting_watermark) = (true, accounting_watermark);
         Ok(())
     }
 
@@ -249,9 +249,9 @@ impl Store {
     }
 }
 
-fn accounted_until(value: &[u8]) -> Option<i64> {
+fn accounting_watermark(value: &[u8]) -> Option<i64> {
     let seconds: i64 = std::str::from_utf8(value).ok()?.parse().ok()?;
-    (seconds != NOTHING_ACCOUNTED).then_some(seconds)
+    (seconds != NO_WATERMARK).then_some(seconds)
 }
 
 fn shard_of(node: &str) -> String {

@@ -85,10 +85,10 @@ pub(super) fn observe(
         diff(before, &record, now)
     };
     after.n = known.map_or(0, |node| node.n) + changes.len() as u64;
-    after.unaccounted |= before.is_some_and(|before| {
-        let has_changed = before.lifecycle != after.lifecycle;
-        has_changed && (before.impaired || after.impaired)
-    });
+    // Accounting of cloud nodes is not read.
+    if !after.cloud && before.is_some_and(|before| before.impaired != after.impaired) {
+        after.unreconciled += 1;
+    }
     ObservedNode {
         record,
         after,

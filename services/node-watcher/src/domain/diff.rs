@@ -68,10 +68,10 @@ pub struct TrackedNode {
     pub notice: Option<SpotNotice>,
     /// Newest change of its downtimes in accounting that is published, in Unix seconds by Slurm's clock.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub accounted_until: Option<i64>,
-    /// A poll has published a change of its downtimes that accounting has not shown yet.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub unaccounted: bool,
+    pub accounting_watermark: Option<i64>,
+    /// Number of changes between impaired and not that polls have published and accounting has not shown yet.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub unreconciled: u32,
     /// Number of consecutive answers without the node. Not stored, so a restart counts from zero.
     #[serde(skip)]
     pub missing: u32,
@@ -261,8 +261,8 @@ impl TrackedNode {
                 || previous.is_some_and(|previous| previous.cloud),
             deleted: false,
             notice: None,
-            accounted_until: previous.and_then(|previous| previous.accounted_until),
-            unaccounted: previous.is_some_and(|previous| previous.unaccounted),
+            accounting_watermark: previous.and_then(|previous| previous.accounting_watermark),
+            unreconciled: previous.map_or(0, |previous| previous.unreconciled),
             missing: 0,
         };
         let is_same_machine = |previous: &&Self| match lifecycle {
@@ -277,6 +277,14 @@ impl TrackedNode {
             .and_then(|previous| previous.notice.clone());
         after
     }
+}
+
+#[allow(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde passes a reference"
+)]
+const fn is_zero(number: &u32) -> bool {
+    *number == 0
 }
 
 #[cfg(test)]

@@ -1,10 +1,8 @@
-//! Times that a node was down or drained and that no poll has seen, from accounting.
+//! Publishes downtimes that polls missed, from accounting.
 //!
-//! slurmdbd has them all, also those between two polls and those while no node-watcher ran. They pass through the comparison that polls
-//! pass through, at the times that slurmdbd has. All times are Slurm's: the clock of this host may be wrong.
-//!
-//! What a poll publishes, accounting has as well, later. Until it has caught up, what it has of that node counts as published. Cloud nodes are
-//! left out: slurmdbd does not say whether they were powered down afterwards.
+//! slurmdbd records every time that a node was down or drained. Each is compared like a poll's record, at slurmdbd's time: the clock of this
+//! host may be wrong. Downtimes that a poll has published arrive in accounting later and are skipped. Cloud nodes are left out: slurmdbd does
+//! not record whether they were powered down afterwards.
 
 use std::collections::BTreeMap;
 
@@ -15,18 +13,15 @@ use slurm_types::{Lifecycle, NodeBaseState, NodeState};
 use super::absence::{ObservedNode, observe};
 use super::diff::TrackedNode;
 
-/// Compares the nodes with what accounting has after `since`, in Unix seconds. Updates `known`, and returns the nodes whose state is to be
-/// stored, with the changes that no poll has seen, in order.
-pub fn replay(
+/// Compares the nodes with downtimes after `watermark` (Unix seconds), or after the watermark of the node. Updates `known`, and returns the
+/// nodes whose state is to be stored, with the changes that no poll has seen, in order.
+pub fn apply_downtimes(
     known: &mut BTreeMap<String, TrackedNode>,
     answer: &[NodeRecord],
     downtimes: &[NodeEventRecord],
-    since: i64,
+    watermark: i64,
 ) -> Vec<ObservedNode> {
-    let mut of_node: BTreeMap<&str, Vec<&NodeEventRecord>> = BTreeMap::new();
-    for downtime in downtimes.iter().filter(|downtime| is_downtime(downtime)) {
-        of_node.entry(&downtime.node).or_default().push(downtime);
-    }
+    let of_node = by_node(downtimes);
     let mut changed = Vec::new();
     for record in answer {
         let Some(downtimes) = of_node.get(record.name.as_str()) else {
@@ -38,14 +33,14 @@ pub fn replay(
         if node.cloud || node.deleted {
             continue;
         }
-        let transitions = transitions(downtimes, node.accounted_until.unwrap_or(since));
+        let transitions = transitions(downtimes, node.accounting_watermark.unwrap_or(watermark));
         for (at, downtime) in transitions {
-            let seen = match node.unaccounted {
-                true => publish_nothing(node, record, downtime),
-                false => compare(node, record, at, downtime),
+            let seen = match node.unreconciled {
+                0 => compare(node, record, at, downtime),
+                _ => Some(reconcile(node, record, downtime)),
             };
             let Some(mut seen) = seen else { continue };
-            seen.after.accounted_until = Some(at);
+            seen.after.accounting_watermark = Some(at);
             *node = seen.after.clone();
             changed.push(seen);
         }
@@ -53,10 +48,30 @@ pub fn replay(
     changed
 }
 
+/// What accounting has before the first poll is not published.
+pub fn skip_downtimes(seen: &mut [ObservedNode], downtimes: &[NodeEventRecord]) {
+    let of_node = by_node(downtimes);
+    for node in seen {
+        let downtimes = of_node.get(node.record.name.as_str());
+        let downtimes = downtimes.into_iter().flatten().copied();
+        node.after.accounting_watermark = newest(downtimes);
+    }
+}
+
 /// The newest time in these downtimes.
-pub fn newest(downtimes: &[NodeEventRecord]) -> Option<i64> {
-    let times = downtimes.iter().map(|one| one.end.unwrap_or(one.start));
+pub fn newest<'a>(downtimes: impl IntoIterator<Item = &'a NodeEventRecord>) -> Option<i64> {
+    let times = downtimes
+        .into_iter()
+        .map(|one| one.end.unwrap_or(one.start));
     times.map(|at| at.as_secs()).max()
+}
+
+fn by_node(downtimes: &[NodeEventRecord]) -> BTreeMap<&str, Vec<&NodeEventRecord>> {
+    let mut of_node: BTreeMap<&str, Vec<&NodeEventRecord>> = BTreeMap::new();
+    for downtime in downtimes.iter().filter(|downtime| is_downtime(downtime)) {
+        of_node.entry(&downtime.node).or_default().push(downtime);
+    }
+    of_node
 }
 
 fn is_downtime(record: &NodeEventRecord) -> bool {
@@ -87,22 +102,23 @@ fn transitions<'a>(
     transitions
 }
 
-/// A poll has published this, or what follows it.
-#[allow(clippy::unnecessary_wraps, reason = "as `compare`")]
-fn publish_nothing(
+/// A poll has published this, or accounting has only another state or reason.
+fn reconcile(
     node: &TrackedNode,
     record: &NodeRecord,
     downtime: Option<&NodeEventRecord>,
-) -> Option<ObservedNode> {
-    let has_caught_up = downtime.is_some() == node.impaired;
-    Some(ObservedNode {
+) -> ObservedNode {
+    // According to accounting so far. Polls are ahead by `unreconciled` changes.
+    let was_impaired = node.impaired == node.unreconciled.is_multiple_of(2);
+    let mut after = node.clone();
+    if downtime.is_some() != was_impaired {
+        after.unreconciled -= 1;
+    }
+    ObservedNode {
         record: record.clone(),
-        after: TrackedNode {
-            unaccounted: !has_caught_up,
-            ..node.clone()
-        },
+        after,
         changes: Vec::new(),
-    })
+    }
 }
 
 fn compare(
@@ -116,7 +132,7 @@ fn compare(
         None => after(record),
     };
     let mut seen = observe(Some(node), false, then, DateTime::from_timestamp(at, 0)?);
-    seen.after.unaccounted = false;
+    seen.after.unreconciled = 0;
     Some(seen)
 }
 
@@ -186,7 +202,7 @@ mod tests {
         now: &str,
         downtimes: &[NodeEventRecord],
     ) -> String {
-        let changed = replay(known, &[record(now)], downtimes, 100);
+        let changed = apply_downtimes(known, &[record(now)], downtimes, 100);
         let changes = changed.iter().flat_map(|seen| &seen.changes);
         let changes = changes.map(|change| {
             let (kind, at) = (change.kind.event(), change.at.timestamp());
@@ -225,21 +241,29 @@ mod tests {
     #[test]
     fn what_a_poll_has_published_is_not_published_again() {
         let mut known = nodes("IDLE");
-        for state in ["DOWN", "IDLE"] {
+        for state in ["DOWN", "IDLE", "DOWN", "IDLE"] {
             let at = DateTime::from_timestamp(9_000, 0).unwrap();
             let seen = observe(known.get("n1"), false, record(state), at);
             known.insert("n1".to_owned(), seen.after);
         }
-        assert_eq!(known["n1"].n, 5);
-        // Accounting is behind, and has the downtime bit by bit.
-        for behind in [None, Some(130)] {
-            let downtimes = [downtime(120, behind, "DOWN", "x")];
-            assert_eq!(changes(&mut known, "IDLE", &downtimes), "n=5");
+        assert_eq!(known["n1"].n, 7);
+        // Accounting is behind, and has the downtimes bit by bit; one has another reason in its middle.
+        let first = downtime(120, Some(130), "DOWN", "x");
+        let second = [
+            downtime(140, Some(145), "DOWN", "y"),
+            downtime(145, Some(150), "IDLE+DRAIN", "z"),
+        ];
+        for behind in [
+            vec![downtime(120, None, "DOWN", "x")],
+            vec![first.clone()],
+            vec![first, second[0].clone(), second[1].clone()],
+        ] {
+            assert_eq!(changes(&mut known, "IDLE", &behind), "n=7");
         }
-        let downtimes = [downtime(140, Some(150), "DOWN", "y")];
+        let downtimes = [downtime(160, Some(170), "DOWN", "y")];
         assert_eq!(
             changes(&mut known, "IDLE", &downtimes),
-            "down@140root recovered@150 n=7"
+            "down@160root recovered@170 n=9"
         );
     }
 
@@ -249,6 +273,22 @@ mod tests {
         assert_eq!(
             changes(&mut nodes("IDLE"), "IDLE", &downtimes),
             "down@120root recovered@120 n=5"
+        );
+    }
+
+    #[test]
+    fn what_was_before_the_first_poll_is_not_published() {
+        let old = [downtime(120, Some(130), "DOWN", "x")];
+        let at = DateTime::from_timestamp(9_000, 0).unwrap();
+        let mut seen = [observe(None, true, record("IDLE"), at)];
+        skip_downtimes(&mut seen, &old);
+        let [first] = seen;
+        let mut known = BTreeMap::from([("n1".to_owned(), first.after)]);
+        assert_eq!(changes(&mut known, "IDLE", &old), "n=1");
+        let new = [downtime(140, Some(150), "DOWN", "y")];
+        assert_eq!(
+            changes(&mut known, "IDLE", &new),
+            "down@140root recovered@150 n=3"
         );
     }
 

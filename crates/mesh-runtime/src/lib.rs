@@ -11,6 +11,7 @@
 //! - traces, metrics and logs: [`telemetry`].
 
 pub mod api;
+mod ask;
 mod config;
 mod context;
 mod database_start;
@@ -28,6 +29,7 @@ mod systemd;
 pub mod telemetry;
 pub mod time_bound;
 
+pub use ask::ask;
 pub use config::{
     ApiConfig, ConfigError, ConfigFile, MeshConfig, RenamedKeys, ServiceSection, TelemetryConfig,
 };

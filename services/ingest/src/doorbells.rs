@@ -17,6 +17,7 @@ use std::time::Duration;
 use mesh_bus::{Disposition, Handler, Message};
 use mesh_events::proto::mesh::hook::v1::Doorbell;
 use mesh_events::{RunKey, from_timestamp, hooks};
+use mesh_runtime::ask;
 use prost::Message as _;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
@@ -153,8 +154,7 @@ impl Handler for Doorbells {
                 };
             }
         };
-        let (done, reply) = oneshot::channel();
-        let request = JobReadRequest {
+        let request = |done| JobReadRequest {
             job_id: evidence.job_id,
             hook: Some(evidence.hook),
             array: array_of(&doorbell),
@@ -165,21 +165,18 @@ impl Handler for Doorbells {
             done: Some(done),
             span: Span::current(),
         };
-        // During shutdown: the doorbell is redelivered after the restart.
-        let retry = Disposition::Nak {
-            after: Duration::from_secs(1),
-        };
-        if self.requests.send(request).await.is_err() {
-            return retry;
-        }
-        match reply.await {
-            Ok(DoorbellOutcome::Recorded) => {}
-            Ok(DoorbellOutcome::Postponed) => {
+        match ask(&self.requests, request).await {
+            Some(DoorbellOutcome::Recorded) => {}
+            Some(DoorbellOutcome::Postponed) => {
                 let after = retry_delay(message.delivery);
                 return Disposition::Nak { after };
             }
-            Ok(DoorbellOutcome::Refused(reason)) => return Disposition::DeadLetter { reason },
-            Err(_) => return retry,
+            Some(DoorbellOutcome::Refused(reason)) => return Disposition::DeadLetter { reason },
+            // During shutdown: the doorbell is redelivered after the restart.
+            None => {
+                let after = Duration::from_secs(1);
+                return Disposition::Nak { after };
+            }
         }
         if let Some(called) = doorbell.called_at.as_ref().and_then(from_timestamp)
             && let Ok(after) = (chrono::Utc::now() - called).to_std()

@@ -10,6 +10,7 @@ use std::time::Duration;
 use mesh_bus::{Disposition, Handler, Message};
 use mesh_events::proto::mesh::hook::v1::Doorbell;
 use mesh_events::{from_timestamp, hooks};
+use mesh_runtime::ask;
 use prost::Message as _;
 use slurm_types::HostList;
 use tokio::sync::{mpsc, oneshot};
@@ -69,16 +70,13 @@ impl Handler for Doorbells {
             Ok(None) => None,
             Err(reason) => return reject(reason),
         };
-        let (reply, answer) = oneshot::channel();
-        let request = PollRequest { reply, notice };
-        let is_queued = self.requests.send(request).await.is_ok();
-        match answer.await {
-            Ok(outcome) if is_queued => {
+        match ask(&self.requests, |reply| PollRequest { reply, notice }).await {
+            Some(outcome) => {
                 metrics::doorbell(outcome);
                 Disposition::Ack
             }
             // This instance is no longer the leader. The leader takes the doorbell.
-            _ => Disposition::Nak {
+            None => Disposition::Nak {
                 after: Duration::from_secs(1),
             },
         }

@@ -56,21 +56,15 @@ impl Writer {
 
     /// Performs a write. Returns the number of rows once it is on disk.
     pub(super) async fn write(&self, epoch: Option<i64>, command: Command) -> Result<u64, Error> {
-        let (reply, answer) = oneshot::channel();
-        self.writes
-            .send((Some(Write { epoch, command }), reply))
-            .await
-            .map_err(|_| Error::WriterStopped)?;
-        answer.await.map_err(|_| Error::WriterStopped)?
+        let write = Some(Write { epoch, command });
+        let answer = mesh_runtime::ask(&self.writes, |reply| (write, reply)).await;
+        answer.ok_or(Error::WriterStopped)?
     }
 
     /// Ends the task after all earlier writes.
     pub(super) async fn close(&self) {
-        let (reply, answer) = oneshot::channel();
-        if self.writes.send((None, reply)).await.is_ok() {
-            // An error means that the task has already ended.
-            drop(answer.await);
-        }
+        // No answer: the task has already ended.
+        drop(mesh_runtime::ask(&self.writes, |reply| (None, reply)).await);
     }
 }
 

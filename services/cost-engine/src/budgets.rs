@@ -2,7 +2,7 @@
 //!
 //! - [`files`]: reads them from a folder. `watcher` follows changes of the folder.
 //! - [`usage`]: what of each budget is used, computed from the costs of runs. [`open_costs`]: costs of running jobs over time.
-//!   [`queue_costs`]: what waiting jobs may cost.
+//!   [`pending_costs`]: what pending jobs may cost.
 //! - [`crossing`]: which thresholds a use has passed. `published`: which of them are published already.
 //! - [`forecast`]: the use at the end of the period.
 //! - `evaluator`: does all of that whenever costs were committed, and every minute. [`event`]: the events.
@@ -14,7 +14,7 @@ pub mod files;
 pub mod forecast;
 pub(crate) mod open_costs;
 mod published;
-pub(crate) mod queue_costs;
+pub(crate) mod pending_costs;
 pub mod status;
 pub mod usage;
 pub(crate) mod watcher;
@@ -107,7 +107,7 @@ pub enum Counts {
     /// Final costs, and those of running jobs until now.
     #[default]
     InFlight,
-    /// Also what running and waiting jobs may still cost until their time limits.
+    /// Also what running and pending jobs may still cost until their time limits.
     Committed,
 }
 

@@ -145,8 +145,8 @@ impl BatchOutcome {
 
 /// Effect of a job event on costs.
 enum JobChange {
-    /// It waits.
-    Waits,
+    /// It is in the queue.
+    Pending,
     Start,
     Changed(Change),
     End(Class),
@@ -199,7 +199,7 @@ fn step(kind: EventType, job: &Job, is_inferred: bool) -> JobChange {
         | EventType::JobBaseline
             if job.state.starts_with("PENDING") =>
         {
-            JobChange::Waits
+            JobChange::Pending
         }
         EventType::JobStarted => JobChange::Start,
         // A job that was running when capture started is estimated from then on. Its start is in the record.

@@ -61,7 +61,7 @@ pub use price_book::{PriceBook, PriceBookError};
 use adapters::Store;
 use budgets::evaluator::{BudgetEvaluator, DailyFacts, Evaluation};
 use budgets::open_costs::CostCurves;
-use budgets::queue_costs::QueueCosts;
+use budgets::pending_costs::PendingCosts;
 use budgets::watcher::BudgetWatcher;
 use error::Error;
 use handlers::JobEvents;
@@ -314,7 +314,7 @@ impl CostEngine {
                     cluster,
                     curves: CostCurves::default(),
                     daily: DailyFacts::default(),
-                    queue: QueueCosts::default(),
+                    pending_costs: PendingCosts::default(),
                 };
                 tokio::join!(
                     evaluator.run(&shutdown),

@@ -64,7 +64,7 @@ pub fn pricing_facts(job: &Job) -> Job {
     }
 }
 
-/// The fields of a waiting job that its cost at the time limit is computed from.
+/// The fields of a pending job that its cost at the time limit is computed from.
 pub fn request_facts(job: &Job) -> Job {
     Job {
         node_count: job.node_count,

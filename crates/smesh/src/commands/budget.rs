@@ -174,7 +174,7 @@ fn detail(budget: &Value) -> String {
             amount(budget, "burn_rate_micros")
         ),
         format!(
-            "  committed  {} if all running and waiting jobs reach their limits",
+            "  committed  {} if all running and pending jobs reach their limits",
             amount(budget, "committed_micros")
         ),
     ];
@@ -269,7 +269,7 @@ mod tests {
             counts: Counts::InFlight,
             settled_micros: Micros(1_980_000_000),
             in_flight_micros: Micros(432_000_000),
-            queued_micros: Micros(0),
+            pending_micros: Micros(0),
             committed_micros: Micros(3_562_000_000),
             used_micros: Micros(2_412_000_000),
             percent: 80,
@@ -303,7 +303,7 @@ Budget nlp for account nlp or vision, 2026-11
   used       2412.00 EUR of 3000.00 EUR (80 %), counting in flight
   settled    1980.00 EUR
   in flight  432.00 EUR, 18.20 EUR per hour
-  committed  3562.00 EUR if all running and waiting jobs reach their limits
+  committed  3562.00 EUR if all running and pending jobs reach their limits
   forecast   3310.00 EUR at the end of the period (P50; P90 3620.00 EUR)
   used up    2026-11-24 (P50; P90 2026-11-22)
   2 runs have no price and are not included

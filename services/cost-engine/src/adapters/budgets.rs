@@ -7,9 +7,9 @@ use mesh_db::sql::{Row, Sql};
 
 use super::people::read_people;
 use super::queries::{Filter, read_open_runs};
-use super::queued::read_queued;
+use super::pending_runs::read_pending_runs;
 use super::slices::{read_cut_runs, within};
-use super::{CutRun, OpenRun, People, QueuedRun, RunKeys, Store, Transaction};
+use super::{CutRun, OpenRun, People, PendingRun, RunKeys, Store, Transaction};
 use crate::budgets::crossing::PublishedState;
 use crate::domain::{Interval, Micros};
 use crate::error::Error;
@@ -25,8 +25,8 @@ pub struct BudgetFacts {
     pub people: People,
     /// What is published.
     pub states: Vec<BudgetState>,
-    /// Runs that wait.
-    pub queued: Vec<QueuedRun>,
+    /// Pending runs.
+    pub pending: Vec<PendingRun>,
 }
 
 /// Final costs in a period.
@@ -70,7 +70,7 @@ impl Store {
         let all = Filter::all();
         let mut facts = BudgetFacts {
             open: read_open_runs(&mut snapshot, &all).await?,
-            queued: read_queued(&mut snapshot).await?,
+            pending: read_pending_runs(&mut snapshot).await?,
             people: read_people(&mut snapshot).await?,
             states: states(snapshot.conn(), None).await?,
             ..BudgetFacts::default()

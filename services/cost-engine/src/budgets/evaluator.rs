@@ -14,7 +14,7 @@ use super::crossing::PublishedState;
 use super::forecast::{self, Forecast, PAST_DAYS, RemainingDay};
 use super::open_costs::CostCurves;
 use super::published::{Evaluated, published};
-use super::queue_costs::QueueCosts;
+use super::pending_costs::PendingCosts;
 use super::status::{BudgetStatus, ForecastStatus};
 use super::usage::{Amounts, Groups};
 use super::{Budget, ScopeKey};
@@ -59,8 +59,8 @@ pub(crate) struct BudgetEvaluator {
     pub cluster: String,
     pub curves: CostCurves,
     pub daily: DailyFacts,
-    /// What waiting jobs may cost.
-    pub queue: QueueCosts,
+    /// What pending jobs may cost.
+    pub pending_costs: PendingCosts,
 }
 
 /// What is computed once an hour, and when budgets change.
@@ -179,8 +179,8 @@ impl BudgetEvaluator {
         now: i64,
     ) -> Result<Vec<Groups>, Error> {
         self.curves.set_open(book, &facts.open, now);
-        self.queue
-            .set(&self.store, book, &facts.queued, now)
+        self.pending_costs
+            .set(&self.store, book, &facts.pending, now)
             .await?;
         let mut books = PriceBooks::of(&self.store);
         let mut cut_runs = HashSet::new();
@@ -214,10 +214,10 @@ impl BudgetEvaluator {
                 let amounts = self.curves.amounts(book, run, *interval, now);
                 add(&run.keys, amounts.unwrap_or_default());
             }
-            // Waiting jobs belong to the present period, as they may start now.
+            // Pending jobs belong to the present period, as they may start now.
             if interval.0 <= now && now < interval.1 {
-                for run in &facts.queued {
-                    add(&run.keys, self.queue.amounts(run));
+                for run in &facts.pending {
+                    add(&run.keys, self.pending_costs.amounts(run));
                 }
             }
             groups.push(Groups::new(costs, &facts.people));

@@ -108,11 +108,11 @@ impl Batch {
         };
         let (cluster, key) = (run.cluster.as_str(), cause.key);
         self.note_person(&cause);
-        if matches!(step, JobChange::Waits) {
+        if matches!(step, JobChange::Pending) {
             let (user, account) = owner(event);
             let is_new = self
                 .transaction
-                .store_queued((cluster, key), user, account, job)
+                .store_pending((cluster, key), user, account, job)
                 .await?;
             return Ok(if is_new {
                 BatchOutcome::Stored
@@ -121,11 +121,11 @@ impl Batch {
             });
         }
         if !matches!(step, JobChange::Changed(_)) {
-            self.transaction.remove_queued(cluster, key).await?;
+            self.transaction.remove_pending(cluster, key).await?;
         }
         let settled = self.transaction.final_cost(cluster, key).await?;
         match step {
-            JobChange::Nothing | JobChange::Waits => Ok(BatchOutcome::Nothing),
+            JobChange::Nothing | JobChange::Pending => Ok(BatchOutcome::Nothing),
             JobChange::Start => self.start(&cause, settled).await,
             JobChange::Changed(kind) => self.changed(&cause, kind, settled).await,
             JobChange::Inferred => {

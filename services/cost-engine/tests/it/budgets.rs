@@ -327,9 +327,9 @@ async fn a_crash_between_commit_and_publish_publishes_once() {
     engine.stop().await;
 }
 
-on_both!(a_waiting_job_is_committed_until_it_starts);
+on_both!(a_pending_job_is_committed_until_it_starts);
 
-async fn a_waiting_job_is_committed_until_it_starts(site: Site) {
+async fn a_pending_job_is_committed_until_it_starts(site: Site) {
     let nats = NatsServer::start().await;
     let outside = Outside::connect(&nats, None).await;
     site.write_budgets(
@@ -354,15 +354,15 @@ async fn a_waiting_job_is_committed_until_it_starts(site: Site) {
     // A node for an hour.
     let queued = async |micros: &str| {
         let (_, budget) = get(&engine.router, "root", "/v1/budgets/all").await;
-        budget["queued_micros"] == micros && budget["committed_micros"] == micros
+        budget["pending_micros"] == micros && budget["committed_micros"] == micros
     };
-    wait_until("the waiting job", DEADLINE, async || queued("360000").await).await;
+    wait_until("the pending job", DEADLINE, async || queued("360000").await).await;
     // It starts and ends: nothing waits, and its cost is of another month.
     outside
         .publish(&job_event(EventType::JobStarted, job(30)))
         .await;
     run(&outside, 30).await;
-    wait_until("no waiting job", DEADLINE, async || queued("0").await).await;
+    wait_until("no pending job", DEADLINE, async || queued("0").await).await;
     engine.stop().await;
 }
 

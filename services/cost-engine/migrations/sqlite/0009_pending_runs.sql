@@ -1,5 +1,5 @@
--- Runs that wait, with what their cost at the time limit is computed from. Removed when they start or end.
-CREATE TABLE queued (
+-- Pending runs, with what their cost at the time limit is computed from. Removed when they start or end.
+CREATE TABLE pending_runs (
     cluster TEXT NOT NULL,
     run TEXT NOT NULL,
     user_name TEXT NOT NULL,

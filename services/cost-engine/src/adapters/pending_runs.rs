@@ -1,4 +1,4 @@
-//! Runs that wait.
+//! Pending runs.
 
 use std::collections::HashMap;
 
@@ -12,9 +12,9 @@ use super::{RunKeys, Store};
 use crate::error::Error;
 use crate::usage::{request_facts, tags};
 
-/// A run that waits.
+/// A pending run.
 #[derive(Clone, Debug, PartialEq)]
-pub struct QueuedRun {
+pub struct PendingRun {
     /// What budgets select it by.
     pub keys: RunKeys,
     /// What pricing needs of the job.
@@ -48,15 +48,15 @@ impl Store {
     }
 }
 
-/// All runs that wait, as of a snapshot.
-pub(super) async fn read_queued(snapshot: &mut Snapshot<'_>) -> Result<Vec<QueuedRun>, Error> {
-    const ACTION: &str = "read waiting runs";
+/// All pending runs, as of a snapshot.
+pub(super) async fn read_pending_runs(snapshot: &mut Snapshot<'_>) -> Result<Vec<PendingRun>, Error> {
+    const ACTION: &str = "read pending runs";
     let sql = Sql::new(
-        "SELECT cluster, run, user_name, account, tags, job FROM queued ORDER BY cluster, run",
+        "SELECT cluster, run, user_name, account, tags, job FROM pending_runs ORDER BY cluster, run",
     );
     let rows = snapshot.conn().rows(&sql).await;
     let rows = rows.map_err(Error::database(ACTION))?;
-    let mut queued = Vec::with_capacity(rows.len());
+    let mut pending = Vec::with_capacity(rows.len());
     for row in &rows {
         let read = || -> Result<_, sqlx::Error> {
             let bytes: Vec<u8> = row.get("job")?;
@@ -75,7 +75,7 @@ pub(super) async fn read_queued(snapshot: &mut Snapshot<'_>) -> Result<Vec<Queue
             run,
             source,
         })?;
-        queued.push(QueuedRun {
+        pending.push(PendingRun {
             keys: RunKeys {
                 partition: job.partition.clone(),
                 qos: job.qos.clone(),
@@ -84,15 +84,15 @@ pub(super) async fn read_queued(snapshot: &mut Snapshot<'_>) -> Result<Vec<Queue
             job,
         });
     }
-    Ok(queued)
+    Ok(pending)
 }
 
 impl Transaction {
-    /// Stores a run that waits, unless it has started. Its newest request counts.
+    /// Stores a pending run, unless it has started. Its newest request counts.
     ///
     /// # Errors
     /// If the database refuses.
-    pub async fn store_queued(
+    pub async fn store_pending(
         &mut self,
         (cluster, run): (&str, &str),
         user: &str,
@@ -107,7 +107,7 @@ impl Transaction {
             return Ok(false);
         }
         let facts = request_facts(job).encode_to_vec();
-        let sql = Sql::new("INSERT INTO queued (cluster, run, user_name, account, tags, job) VALUES (")
+        let sql = Sql::new("INSERT INTO pending_runs (cluster, run, user_name, account, tags, job) VALUES (")
             .list([
                 cluster.into(),
                 run.into(),
@@ -119,18 +119,18 @@ impl Transaction {
             .push(
                 ") ON CONFLICT (cluster, run) DO UPDATE SET account = excluded.account, tags = excluded.tags, job = excluded.job",
             );
-        Ok(self.run("store waiting run", &sql).await? > 0)
+        Ok(self.run("store pending run", &sql).await? > 0)
     }
 
-    /// Removes a run that waits no longer.
+    /// Removes a run that is no longer pending.
     ///
     /// # Errors
     /// If the database refuses.
-    pub async fn remove_queued(&mut self, cluster: &str, run: &str) -> Result<(), Error> {
-        let sql = Sql::new("DELETE FROM queued WHERE cluster = ")
+    pub async fn remove_pending(&mut self, cluster: &str, run: &str) -> Result<(), Error> {
+        let sql = Sql::new("DELETE FROM pending_runs WHERE cluster = ")
             .bind(cluster)
             .push(" AND run = ")
             .bind(run);
-        self.run("remove waiting run", &sql).await.map(drop)
+        self.run("remove pending run", &sql).await.map(drop)
     }
 }

@@ -1,6 +1,6 @@
-//! What waiting jobs may cost until their time limits. Computed once, and again when a job or the price book changes.
+//! What pending jobs may cost until their time limits. Computed once, and again when a job or the price book changes.
 //!
-//! The nodes of a waiting job are not known. Where prices are of named nodes, the dearest kind of node of the partition counts, because
+//! The nodes of a pending job are not known. Where prices are of named nodes, the dearest kind of node of the partition counts, because
 //! this is an upper bound.
 
 use std::collections::{BTreeMap, HashMap};
@@ -9,7 +9,7 @@ use mesh_events::proto::mesh::job::v1::Job;
 use slurm_types::Tres;
 
 use super::usage::Amounts;
-use crate::adapters::{NodesOfPartitions, QueuedRun, Store};
+use crate::adapters::{NodesOfPartitions, PendingRun, Store};
 use crate::domain::Micros;
 use crate::error::Error;
 use crate::price_book::PriceBook;
@@ -20,45 +20,45 @@ const NODES_INTERVAL_SECONDS: u64 = 600;
 
 /// Costs by cluster and run.
 #[derive(Default)]
-pub(crate) struct QueueCosts {
-    costs: HashMap<(String, String), QueuedCost>,
+pub(crate) struct PendingCosts {
+    costs: HashMap<(String, String), PendingCost>,
     nodes: NodesOfPartitions,
     nodes_at: Option<i64>,
 }
 
-struct QueuedCost {
+struct PendingCost {
     job: Job,
     account: String,
     price_book: String,
     amounts: Amounts,
 }
 
-impl QueueCosts {
-    /// Computes the costs of all waiting jobs, and removes those of others.
+impl PendingCosts {
+    /// Computes the costs of all pending jobs, and removes those of others.
     pub async fn set(
         &mut self,
         store: &Store,
         book: &PriceBook,
-        queued: &[QueuedRun],
+        pending: &[PendingRun],
         now: i64,
     ) -> Result<(), Error> {
         let is_old = |at: i64| now.abs_diff(at) >= NODES_INTERVAL_SECONDS;
-        if !queued.is_empty() && self.nodes_at.is_none_or(is_old) {
+        if !pending.is_empty() && self.nodes_at.is_none_or(is_old) {
             self.nodes = store.nodes_of_partitions().await?;
             self.nodes_at = Some(now);
             self.costs.clear();
         }
         let label = book.label();
         let mut before = std::mem::take(&mut self.costs);
-        for run in queued {
+        for run in pending {
             let id = (run.keys.cluster.clone(), run.job.run.clone());
-            let is_current = |cost: &QueuedCost| {
+            let is_current = |cost: &PendingCost| {
                 cost.job == run.job && cost.account == run.keys.account && cost.price_book == label
             };
             let cost = before
                 .remove(&id)
                 .filter(is_current)
-                .unwrap_or_else(|| QueuedCost {
+                .unwrap_or_else(|| PendingCost {
                     job: run.job.clone(),
                     account: run.keys.account.clone(),
                     price_book: label.clone(),
@@ -69,8 +69,8 @@ impl QueueCosts {
         Ok(())
     }
 
-    /// What a waiting job may cost.
-    pub fn amounts(&self, run: &QueuedRun) -> Amounts {
+    /// What a pending job may cost.
+    pub fn amounts(&self, run: &PendingRun) -> Amounts {
         let id = (run.keys.cluster.clone(), run.job.run.clone());
         self.costs
             .get(&id)
@@ -79,13 +79,13 @@ impl QueueCosts {
 }
 
 /// A job without a time limit has no upper bound, and adds nothing.
-fn amounts(book: &PriceBook, run: &QueuedRun, nodes: &NodesOfPartitions, now: i64) -> Amounts {
+fn amounts(book: &PriceBook, run: &PendingRun, nodes: &NodesOfPartitions, now: i64) -> Amounts {
     if run.job.time_limit_minutes.is_none() {
         return Amounts::default();
     }
     match ceiling(book, run, nodes, now) {
-        Some(queued) => Amounts {
-            queued,
+        Some(pending) => Amounts {
+            pending,
             ..Amounts::default()
         },
         None => Amounts {
@@ -98,7 +98,7 @@ fn amounts(book: &PriceBook, run: &QueuedRun, nodes: &NodesOfPartitions, now: i6
 /// Cost at the time limit. Of several partitions, and of several kinds of nodes, the dearest counts.
 fn ceiling(
     book: &PriceBook,
-    run: &QueuedRun,
+    run: &PendingRun,
     nodes: &NodesOfPartitions,
     now: i64,
 ) -> Option<Micros> {
@@ -132,7 +132,7 @@ fn ceiling(
 }
 
 /// The request of a job, with amounts per node.
-fn request(run: &QueuedRun, partition: &str, now: i64) -> JobRequest {
+fn request(run: &PendingRun, partition: &str, now: i64) -> JobRequest {
     let job = &run.job;
     let (asked, _) = Tres::parse_lossy(&job.req_tres);
     let nodes = u64::from(job.node_count.max(1));
@@ -165,8 +165,8 @@ mod tests {
     const BOOK: &str = "name = \"b\"\nversion = \"1\"\ncurrency = \"EUR\"\n[[node_type]]\nname = \"small\"\nnodes = \"n[1-2]\"\ncpu = 4\nmem = 4000\n\
         [[node_type.price]]\non_demand = 1\n[[node_type]]\nname = \"large\"\nnodes = \"n3\"\ncpu = 8\nmem = 4000\n[[node_type.price]]\non_demand = 4\n";
 
-    fn waiting(partition: &str, tres: &str, nodes: u32, minutes: Option<u32>) -> QueuedRun {
-        QueuedRun {
+    fn pending(partition: &str, tres: &str, nodes: u32, minutes: Option<u32>) -> PendingRun {
+        PendingRun {
             keys: RunKeys {
                 cluster: "c".into(),
                 ..RunKeys::default()
@@ -182,23 +182,23 @@ mod tests {
     }
 
     #[test]
-    fn a_waiting_job_may_cost_what_it_costs_on_the_dearest_node() {
+    fn a_pending_job_may_cost_what_it_costs_on_the_dearest_node() {
         let book = PriceBook::parse(BOOK, "book").unwrap();
         let names = |names: &[&str]| names.iter().map(ToString::to_string).collect();
         let nodes = NodesOfPartitions::from([
             (("c".into(), "cpu".into()), names(&["n1", "n2"])),
             (("c".into(), "all".into()), names(&["n1", "n3"])),
         ]);
-        let of = |run: &QueuedRun| {
+        let of = |run: &PendingRun| {
             let amounts = amounts(&book, run, &nodes, 0);
-            (amounts.queued.0, amounts.unpriced_runs)
+            (amounts.pending.0, amounts.unpriced_runs)
         };
         let two = "cpu=4,mem=200M,node=2";
-        assert_eq!(of(&waiting("cpu", two, 2, Some(90))), (1_500_000, 0));
+        assert_eq!(of(&pending("cpu", two, 2, Some(90))), (1_500_000, 0));
         // A quarter of the larger node costs more than half of the smaller one.
-        assert_eq!(of(&waiting("all", two, 2, Some(60))), (2_000_000, 0));
-        assert_eq!(of(&waiting("cpu,all", two, 2, Some(60))), (2_000_000, 0));
-        assert_eq!(of(&waiting("unknown", two, 2, Some(60))), (0, 1));
-        assert_eq!(of(&waiting("cpu", two, 2, None)), (0, 0), "no upper bound");
+        assert_eq!(of(&pending("all", two, 2, Some(60))), (2_000_000, 0));
+        assert_eq!(of(&pending("cpu,all", two, 2, Some(60))), (2_000_000, 0));
+        assert_eq!(of(&pending("unknown", two, 2, Some(60))), (0, 1));
+        assert_eq!(of(&pending("cpu", two, 2, None)), (0, 0), "no upper bound");
     }
 }

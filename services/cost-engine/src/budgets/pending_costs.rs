@@ -1,7 +1,8 @@
-//! What pending jobs may cost until their time limits. Computed once, and again when a job or the price book changes.
+//! What pending jobs may cost until their time limits.
 //!
 //! The nodes of a pending job are not known. Where prices are of named nodes, the dearest kind of node of the partition counts, because
-//! this is an upper bound.
+//! this is an upper bound. A cost is computed again when its job or the price book changes, and every hour, because prices may depend on
+//! the time.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -15,8 +16,10 @@ use crate::error::Error;
 use crate::price_book::PriceBook;
 use crate::price_book::estimate::{JobRequest, estimate};
 
-/// How often the nodes of partitions are read, while jobs wait.
+/// How often the nodes of partitions are read, while jobs are pending.
 const NODES_INTERVAL_SECONDS: u64 = 600;
+/// How long a cost stays valid.
+const COST_VALIDITY_SECONDS: u64 = 3600;
 
 /// Costs by cluster and run.
 #[derive(Default)]
@@ -24,12 +27,17 @@ pub(crate) struct PendingCosts {
     costs: HashMap<(String, String), PendingCost>,
     nodes: NodesOfPartitions,
     nodes_at: Option<i64>,
+    /// One node of each kind in each partition.
+    samples: NodesOfPartitions,
+    /// Label of the price book that tells the kinds apart.
+    price_book: String,
 }
 
 struct PendingCost {
     job: Job,
     account: String,
-    price_book: String,
+    /// Unix seconds.
+    computed_at: i64,
     amounts: Amounts,
 }
 
@@ -44,16 +52,26 @@ impl PendingCosts {
     ) -> Result<(), Error> {
         let is_old = |at: i64| now.abs_diff(at) >= NODES_INTERVAL_SECONDS;
         if !pending.is_empty() && self.nodes_at.is_none_or(is_old) {
-            self.nodes = store.nodes_of_partitions().await?;
+            let nodes = store.nodes_of_partitions().await?;
             self.nodes_at = Some(now);
-            self.costs.clear();
+            if nodes != self.nodes {
+                self.nodes = nodes;
+                self.set_samples(book);
+            }
         }
         let label = book.label();
+        if label != self.price_book {
+            self.price_book = label;
+            self.costs.clear();
+            self.set_samples(book);
+        }
         let mut before = std::mem::take(&mut self.costs);
         for run in pending {
-            let id = (run.keys.cluster.clone(), run.job.run.clone());
+            let id = (run.keys.cluster.clone(), run.run.clone());
             let is_current = |cost: &PendingCost| {
-                cost.job == run.job && cost.account == run.keys.account && cost.price_book == label
+                cost.job == run.job
+                    && cost.account == run.keys.account
+                    && now.abs_diff(cost.computed_at) < COST_VALIDITY_SECONDS
             };
             let cost = before
                 .remove(&id)
@@ -61,29 +79,52 @@ impl PendingCosts {
                 .unwrap_or_else(|| PendingCost {
                     job: run.job.clone(),
                     account: run.keys.account.clone(),
-                    price_book: label.clone(),
-                    amounts: amounts(book, run, &self.nodes, now),
+                    computed_at: now,
+                    amounts: amounts(book, run, &self.samples, now),
                 });
             self.costs.insert(id, cost);
         }
         Ok(())
     }
 
+    fn set_samples(&mut self, book: &PriceBook) {
+        let samples = samples(book, &self.nodes);
+        if samples != self.samples {
+            self.samples = samples;
+            self.costs.clear();
+        }
+    }
+
     /// What a pending job may cost.
     pub fn amounts(&self, run: &PendingRun) -> Amounts {
-        let id = (run.keys.cluster.clone(), run.job.run.clone());
+        let id = (run.keys.cluster.clone(), run.run.clone());
         self.costs
             .get(&id)
             .map_or(Amounts::default(), |cost| cost.amounts)
     }
 }
 
+/// One node of each node type and market, because nodes of one kind have equal prices.
+fn samples(book: &PriceBook, nodes: &NodesOfPartitions) -> NodesOfPartitions {
+    let of_partition = |(place, nodes): (&(String, String), &Vec<String>)| {
+        let mut kinds: BTreeMap<(String, &str), &String> = BTreeMap::new();
+        for node in nodes {
+            if let Some(kind) = book.node(node, &place.1) {
+                let key = (kind.node_type, kind.market.as_str());
+                kinds.entry(key).or_insert(node);
+            }
+        }
+        (place.clone(), kinds.into_values().cloned().collect())
+    };
+    nodes.iter().map(of_partition).collect()
+}
+
 /// A job without a time limit has no upper bound, and adds nothing.
-fn amounts(book: &PriceBook, run: &PendingRun, nodes: &NodesOfPartitions, now: i64) -> Amounts {
+fn amounts(book: &PriceBook, run: &PendingRun, samples: &NodesOfPartitions, now: i64) -> Amounts {
     if run.job.time_limit_minutes.is_none() {
         return Amounts::default();
     }
-    match ceiling(book, run, nodes, now) {
+    match ceiling(book, run, samples, now) {
         Some(pending) => Amounts {
             pending,
             ..Amounts::default()
@@ -99,7 +140,7 @@ fn amounts(book: &PriceBook, run: &PendingRun, nodes: &NodesOfPartitions, now: i
 fn ceiling(
     book: &PriceBook,
     run: &PendingRun,
-    nodes: &NodesOfPartitions,
+    samples: &NodesOfPartitions,
     now: i64,
 ) -> Option<Micros> {
     let partitions = run.job.partition.split(',');
@@ -110,17 +151,10 @@ fn ceiling(
             return Some(cost);
         }
         let place = (run.keys.cluster.clone(), partition.to_owned());
-        // One node of each kind, as often as the job asks for nodes.
-        let mut kinds: BTreeMap<String, &str> = BTreeMap::new();
-        for node in nodes.get(&place).into_iter().flatten() {
-            let kind = book.node(node, partition);
-            kinds
-                .entry(kind.map_or_else(String::new, |kind| kind.node_type))
-                .or_insert(node);
-        }
-        let costs = kinds.values().filter_map(|node| {
+        // One node, as often as the job asks for nodes.
+        let costs = samples.get(&place)?.iter().filter_map(|node| {
             let one = JobRequest {
-                nodes: (*node).to_owned(),
+                nodes: node.clone(),
                 ..request.clone()
             };
             let count = i64::from(request.node_count.max(1));
@@ -159,21 +193,25 @@ fn request(run: &PendingRun, partition: &str, now: i64) -> JobRequest {
 
 #[cfg(test)]
 mod tests {
+    use mesh_db::Location;
+
     use super::*;
-    use crate::adapters::RunKeys;
+    use crate::adapters::{NodePartitions, RunKeys};
 
     const BOOK: &str = "name = \"b\"\nversion = \"1\"\ncurrency = \"EUR\"\n[[node_type]]\nname = \"small\"\nnodes = \"n[1-2]\"\ncpu = 4\nmem = 4000\n\
-        [[node_type.price]]\non_demand = 1\n[[node_type]]\nname = \"large\"\nnodes = \"n3\"\ncpu = 8\nmem = 4000\n[[node_type.price]]\non_demand = 4\n";
+        [[node_type.price]]\non_demand = 1\nspot = 0.5\n[[node_type]]\nname = \"large\"\nnodes = \"n3\"\ncpu = 8\nmem = 4000\n[[node_type.price]]\non_demand = 4\n\
+        [[spot]]\nnodes = \"n1\"\n";
 
-    fn pending(partition: &str, tres: &str, nodes: u32, minutes: Option<u32>) -> PendingRun {
+    fn pending(run: &str, partition: &str, nodes: u32, minutes: Option<u32>) -> PendingRun {
         PendingRun {
+            run: run.into(),
             keys: RunKeys {
                 cluster: "c".into(),
                 ..RunKeys::default()
             },
             job: Job {
                 partition: partition.into(),
-                req_tres: tres.into(),
+                req_tres: format!("cpu={},mem=200M,node={nodes}", 2 * nodes),
                 node_count: nodes,
                 time_limit_minutes: minutes,
                 ..Job::default()
@@ -181,24 +219,74 @@ mod tests {
         }
     }
 
+    fn nodes() -> NodesOfPartitions {
+        let names = |names: &[&str]| names.iter().map(ToString::to_string).collect();
+        NodesOfPartitions::from([
+            (("c".into(), "cpu".into()), names(&["n1", "n2"])),
+            (("c".into(), "all".into()), names(&["n2", "n3"])),
+        ])
+    }
+
     #[test]
     fn a_pending_job_may_cost_what_it_costs_on_the_dearest_node() {
         let book = PriceBook::parse(BOOK, "book").unwrap();
-        let names = |names: &[&str]| names.iter().map(ToString::to_string).collect();
-        let nodes = NodesOfPartitions::from([
-            (("c".into(), "cpu".into()), names(&["n1", "n2"])),
-            (("c".into(), "all".into()), names(&["n1", "n3"])),
-        ]);
-        let of = |run: &PendingRun| {
-            let amounts = amounts(&book, run, &nodes, 0);
+        let samples = samples(&book, &nodes());
+        let of = |partition: &str, minutes| {
+            let amounts = amounts(&book, &pending("", partition, 2, minutes), &samples, 0);
             (amounts.pending.0, amounts.unpriced_runs)
         };
-        let two = "cpu=4,mem=200M,node=2";
-        assert_eq!(of(&pending("cpu", two, 2, Some(90))), (1_500_000, 0));
+        // n1 of the same type is a spot node, and cheaper.
+        assert_eq!(of("cpu", Some(90)), (1_500_000, 0));
         // A quarter of the larger node costs more than half of the smaller one.
-        assert_eq!(of(&pending("all", two, 2, Some(60))), (2_000_000, 0));
-        assert_eq!(of(&pending("cpu,all", two, 2, Some(60))), (2_000_000, 0));
-        assert_eq!(of(&pending("unknown", two, 2, Some(60))), (0, 1));
-        assert_eq!(of(&pending("cpu", two, 2, None)), (0, 0), "no upper bound");
+        assert_eq!(of("all", Some(60)), (2_000_000, 0));
+        assert_eq!(of("cpu,all", Some(60)), (2_000_000, 0));
+        assert_eq!(of("unknown", Some(60)), (0, 1));
+        assert_eq!(of("cpu", None), (0, 0), "no upper bound");
+    }
+
+    #[test]
+    fn nodes_of_one_kind_have_one_sample() {
+        let book = PriceBook::parse(BOOK, "book").unwrap();
+        let place = ("c".to_owned(), "cpu".to_owned());
+        let mut nodes = nodes();
+        nodes.insert(place.clone(), vec!["n2".into(); 1000]);
+        assert_eq!(samples(&book, &nodes)[&place], ["n2"]);
+    }
+
+    #[tokio::test]
+    async fn each_run_has_its_own_cost_until_a_node_is_removed() {
+        let book = PriceBook::parse(BOOK, "book").unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(&Location::Sqlite(folder.path().join("costs.db")))
+            .await
+            .unwrap();
+        let set = async |node: &str, at, partitions: &[&str]| {
+            let known = NodePartitions {
+                at,
+                seq: 1,
+                partitions: partitions.iter().map(ToString::to_string).collect(),
+            };
+            let mut transaction = store.begin().await.unwrap();
+            let stored = transaction.store_node_partitions("c", node, &known);
+            stored.await.unwrap();
+            transaction.commit().await.unwrap();
+        };
+        set("n2", 1, &["cpu", "all"]).await;
+        set("n3", 1, &["all"]).await;
+        // Jobs from before the run was part of the stored facts.
+        let runs = [
+            pending("job/1/1", "all", 1, Some(60)),
+            pending("job/2/1", "cpu", 1, Some(60)),
+        ];
+        let mut costs = PendingCosts::default();
+        let of = |costs: &PendingCosts| runs.each_ref().map(|run| costs.amounts(run).pending.0);
+        costs.set(&store, &book, &runs, 0).await.unwrap();
+        assert_eq!(of(&costs), [1_000_000, 500_000]);
+        set("n3", 2, &[]).await;
+        set("n3", 1, &["all"]).await;
+        costs.set(&store, &book, &runs, 599).await.unwrap();
+        assert_eq!(of(&costs), [1_000_000, 500_000]);
+        costs.set(&store, &book, &runs, 600).await.unwrap();
+        assert_eq!(of(&costs), [500_000, 500_000]);
     }
 }

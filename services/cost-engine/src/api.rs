@@ -1,5 +1,4 @@
-//! `GET /v1/costs/live`, `GET /v1/costs` and `GET /v1/costs/me`: costs of running jobs, past costs, and what the caller has spent.
-//! `GET /v1/budgets`: budgets and their use.
+//! The REST API: costs, reports, closed periods, nodes and budgets.
 //!
 //! Amounts are millionths of the currency unit, as JSON strings like every 64-bit integer of the mesh. Users see their own jobs,
 //! coordinators those of their accounts, auditors and administrators all jobs.
@@ -24,10 +23,11 @@ use serde::Deserialize;
 use tokio::sync::{Notify, watch};
 
 use crate::adapters::{CostGroup, Filter, OpenRun, People, PriceBooks, Store};
+use crate::budgets::Budget;
 use crate::budgets::evaluator::Evaluation;
 use crate::domain::calendar_period::{self, Period};
 use crate::price_book::PriceBook;
-use crate::spending::{self, Own};
+use crate::spending::{self, CallerIdentities};
 use response::Slice;
 
 pub use crate::spending::{PersonSpending, PersonalAmount, UnixUser};
@@ -38,6 +38,8 @@ pub use response::{Attribution, CostReport, CostReportRow, LiveCosts, LiveJob, P
 pub(crate) struct Api {
     pub store: Store,
     pub book: Option<watch::Receiver<Arc<PriceBook>>>,
+    /// The budgets of files. `None` if budgets are not enabled.
+    pub file_budgets: Option<watch::Receiver<Arc<Vec<Budget>>>>,
     /// The last evaluation of budgets.
     pub evaluation: watch::Receiver<Arc<Evaluation>>,
     /// Cluster of this process.
@@ -277,7 +279,7 @@ async fn personal(
         .people()
         .await
         .map_err(|error| Problem::internal(&error))?;
-    let own = Own::of(&caller, &people, &api.cluster);
+    let own = CallerIdentities::of(&caller, &people, &api.cluster);
     let users = own.names();
     if users.is_empty() {
         return Err(Problem::forbidden(
@@ -286,9 +288,10 @@ async fn personal(
     }
     let month = now.format("%Y-%m-01").to_string();
     let since = time("since", Some(query.since.as_deref().unwrap_or(&month)), now)?;
-    let found = spending::of_users(&api.store, api.book().as_deref(), users.clone(), since, now)
-        .await
-        .map_err(|error| Problem::internal(&error))?;
+    let found =
+        spending::spending_of_users(&api.store, api.book().as_deref(), users.clone(), since, now)
+            .await
+            .map_err(|error| Problem::internal(&error))?;
     let people = own.spending(&found);
     let answer = PersonalCosts {
         users: users.into_iter().collect(),

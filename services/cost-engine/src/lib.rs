@@ -17,7 +17,8 @@
 //! - [`focus`]: costs in the format of cloud bills.
 //! - `node_view`: what each node cost, and what that paid for.
 //! - `spending`: what people have spent this month, over Unix users and clusters.
-//! - [`api`]: `/v1/costs/live`, `/v1/costs` and `/v1/budgets`.
+//! - `tombstones`: deletes what is left of runs that never started.
+//! - [`api`]: costs, reports, closed periods, nodes and budgets.
 //!
 //! Deliberately absent: accrual events.
 
@@ -38,6 +39,7 @@ pub mod price_book;
 mod price_book_watcher;
 pub mod restore;
 mod spending;
+mod tombstones;
 pub mod usage;
 #[cfg(test)]
 mod vectors;
@@ -67,7 +69,7 @@ use error::Error;
 use handlers::JobEvents;
 use outbox::Outbox;
 use price_book_watcher::PriceBookWatcher;
-use spending::publisher::{Spenders, SpendingPublisher};
+use spending::publisher::{ChangedUsers, SpendingPublisher};
 
 /// A price book with every feature, as a template for a site's own.
 pub const EXAMPLE_PRICE_BOOK: &str = include_str!("../examples/price-book.toml");
@@ -130,6 +132,7 @@ impl Service for CostEngineService {
             api::router(api::Api {
                 store: store.clone(),
                 book,
+                file_budgets: budgets.as_ref().map(|watcher| watcher.of_files.subscribe()),
                 evaluation: evaluation.subscribe(),
                 cluster: context.mesh.cluster.clone(),
                 closed: Arc::clone(&closed),
@@ -285,20 +288,20 @@ impl CostEngine {
         // One task for all of it, so that dropping this future stops everything.
         if let Some(mut follower) = prices {
             let committed = Arc::new(Notify::new());
-            let spenders = Spenders::default();
+            let changed_users = ChangedUsers::default();
             let handler = JobEvents {
                 store: store.clone(),
                 book: follower.book.subscribe(),
                 outbox: outbox.clone(),
                 committed: Arc::clone(&committed),
-                spenders: spenders.clone(),
+                changed_users: changed_users.clone(),
                 database,
             };
             let sums = SpendingPublisher {
                 store: store.clone(),
                 book: follower.book.subscribe(),
                 bus: bus.clone(),
-                spenders,
+                changed_users,
             };
             let book = follower.book.subscribe();
             let timer = || ReloadTimer::every(config.reload_interval, shutdown.clone());
@@ -329,12 +332,13 @@ impl CostEngine {
                 &shutdown,
             );
             let follow = follower.follow(timer(), &store);
-            let (consumed, ((), ()), (), (), ()) = tokio::join!(
+            let (consumed, ((), ()), (), (), (), ()) = tokio::join!(
                 Box::pin(consume),
                 Box::pin(publish),
                 follow,
                 Box::pin(evaluate),
-                Box::pin(sums.run(&shutdown))
+                Box::pin(sums.run(&shutdown)),
+                tombstones::run(&store, &shutdown)
             );
             consumed?;
         } else {

@@ -42,34 +42,54 @@ impl Store {
         budgets.map_err(Error::database(ACTION))
     }
 
-    /// Stores a budget, with the audit entry about it.
+    /// Stores a budget, with the audit entry about it, over the content that the caller's right was checked for (`None`: there was no such
+    /// budget). False if that is no longer the content.
     ///
     /// # Errors
     /// If the database refuses.
     pub async fn put_budget(
         &self,
         (name, content): (&str, &str),
+        known: Option<&str>,
         (by, at): (&str, i64),
         audit: &AuditRow,
-    ) -> Result<(), Error> {
-        let sql = Sql::new("INSERT INTO api_budgets (name, content, changed_by, changed_at) VALUES (")
-            .list([name.into(), content.into(), by.into(), at.into()])
-            .push(
-                ") ON CONFLICT (name) DO UPDATE SET content = excluded.content, changed_by = excluded.changed_by, changed_at = excluded.changed_at",
-            );
+    ) -> Result<bool, Error> {
+        let sql = match known {
+            None => {
+                Sql::new("INSERT INTO api_budgets (name, content, changed_by, changed_at) VALUES (")
+                    .list([name.into(), content.into(), by.into(), at.into()])
+                    .push(") ON CONFLICT (name) DO NOTHING")
+            }
+            Some(known) => Sql::new("UPDATE api_budgets SET content = ")
+                .bind(content)
+                .push(", changed_by = ")
+                .bind(by)
+                .push(", changed_at = ")
+                .bind(at)
+                .push(" WHERE name = ")
+                .bind(name)
+                .push(" AND content = ")
+                .bind(known),
+        };
         let changed = self
             .database
             .change("store budget", sql, vec![audit.insertion()]);
-        changed.await?;
-        Ok(())
+        Ok(changed.await?)
     }
 
-    /// Removes a budget, with the audit entry about it. False if there is none.
+    /// Removes a budget with this content, with the audit entry about it. False if it does not exist or has another content.
     ///
     /// # Errors
     /// If the database refuses.
-    pub async fn delete_budget(&self, name: &str, audit: &AuditRow) -> Result<bool, Error> {
-        let sql = Sql::new("DELETE FROM api_budgets WHERE name = ").bind(name);
+    pub async fn delete_budget(
+        &self,
+        (name, known): (&str, &str),
+        audit: &AuditRow,
+    ) -> Result<bool, Error> {
+        let sql = Sql::new("DELETE FROM api_budgets WHERE name = ")
+            .bind(name)
+            .push(" AND content = ")
+            .bind(known);
         let changed = self
             .database
             .change("remove budget", sql, vec![audit.insertion()]);

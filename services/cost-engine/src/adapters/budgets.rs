@@ -1,15 +1,15 @@
 //! What budgets are evaluated from, and what was published of them.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use mesh_db::pool::{Access, Conn, Transaction as Snapshot};
 use mesh_db::sql::{Row, Sql};
 
+use super::pending_runs::read_pending_runs;
 use super::people::read_people;
 use super::queries::{Filter, read_open_runs};
-use super::pending_runs::read_pending_runs;
 use super::slices::{read_cut_runs, within};
-use super::{CutRun, OpenRun, People, PendingRun, RunKeys, Store, Transaction};
+use super::{CutRun, OpenRun, PendingRun, People, RunKeys, Store, Transaction};
 use crate::budgets::crossing::PublishedState;
 use crate::domain::{Interval, Micros};
 use crate::error::Error;
@@ -27,6 +27,20 @@ pub struct BudgetFacts {
     pub states: Vec<BudgetState>,
     /// Pending runs.
     pub pending: Vec<PendingRun>,
+}
+
+impl BudgetFacts {
+    /// The clusters of all of these costs.
+    pub fn clusters(&self) -> BTreeSet<&str> {
+        let open = self.open.iter().map(|run| &run.keys);
+        let pending = self.pending.iter().map(|run| &run.keys);
+        let ended = self.periods.iter().flat_map(|period| {
+            let sums = period.sums.iter().map(|(keys, _, _)| keys);
+            sums.chain(period.cut.iter().map(|run| &run.keys))
+        });
+        let keys = open.chain(pending).chain(ended);
+        keys.map(|keys| keys.cluster.as_str()).collect()
+    }
 }
 
 /// Final costs in a period.
@@ -91,7 +105,7 @@ impl Store {
     ///
     /// # Errors
     /// If the database refuses.
-    pub async fn accounts(&self) -> Result<std::collections::BTreeSet<String>, Error> {
+    pub async fn accounts(&self) -> Result<BTreeSet<String>, Error> {
         const ACTION: &str = "read accounts";
         let sql = Sql::new("SELECT DISTINCT account FROM runs");
         let rows = self.database.rows(ACTION, &sql).await?;

@@ -106,8 +106,8 @@ impl JobEvents {
             };
             outcomes.push(outcome);
         }
-        let ends = batch.commit().await?;
-        self.changed_users.add(ends);
+        let changed = batch.commit().await?;
+        self.changed_users.add(changed);
         // The costs are committed. The outbox publishes them, now or after a crash.
         if made {
             self.outbox.notify();

@@ -17,10 +17,10 @@ use serde::Serialize;
 
 use super::Api;
 use crate::adapters::AuditRow;
+use crate::audit_publisher::AUDIT_KIND;
 use crate::budgets::evaluator::Evaluation;
 use crate::budgets::status::BudgetStatus;
 use crate::budgets::{Budget, Clusters, files};
-use crate::closings::AUDIT_KIND;
 
 /// Budgets that the caller may see.
 #[derive(Clone, Debug, Serialize)]
@@ -138,7 +138,7 @@ pub(super) async fn set(
     if !stored.await.map_err(|error| Problem::internal(&error))? {
         return Err(changed_meanwhile(&budget.name));
     }
-    api.closed.notify_one();
+    api.audit_pending.notify_one();
     let nothing = AuditedRead::nothing().extension();
     Ok((nothing, Json(StoredBudget { name: budget.name })))
 }
@@ -181,7 +181,7 @@ pub(super) async fn delete(
             None => missing(),
         });
     }
-    api.closed.notify_one();
+    api.audit_pending.notify_one();
     let nothing = AuditedRead::nothing().extension();
     Ok((nothing, Json(StoredBudget { name })))
 }

@@ -548,7 +548,7 @@ async fn a_budget_is_changed_only_as_it_was_when_the_right_was_checked(site: Sit
     );
     assert!(store.delete_budget(("b", "two"), &audit(6)).await.unwrap());
     // Only what was done is in the audit.
-    let mut entries: Vec<_> = store.unpublished_audit().await.unwrap();
+    let mut entries: Vec<_> = store.unpublished_audit_entries().await.unwrap();
     entries.sort_by(|one, other| one.audit_id.cmp(&other.audit_id));
     let ids: Vec<_> = entries.iter().map(|entry| &*entry.audit_id).collect();
     assert_eq!(ids, ["1", "4", "6"]);

@@ -22,13 +22,13 @@ use mesh_runtime::api::{AuditedRead, Caller, Problem};
 use serde::Deserialize;
 use tokio::sync::{Notify, watch};
 
-use crate::adapters::{CostGroup, Filter, OpenRun, People, PriceBooks, Store};
+use crate::adapters::{CostGroup, Filter, OpenRun, People, Store};
 use crate::budgets::Budget;
 use crate::budgets::evaluator::Evaluation;
 use crate::domain::calendar_period::{self, Period};
 use crate::price_book::PriceBook;
 use crate::spending::{self, CallerIdentities};
-use response::Slice;
+use response::Slices;
 
 pub use crate::spending::{PersonSpending, PersonalAmount, UnixUser};
 pub use response::{Attribution, CostReport, CostReportRow, LiveCosts, LiveJob, PersonalCosts};
@@ -44,8 +44,8 @@ pub(crate) struct Api {
     pub evaluation: watch::Receiver<Arc<Evaluation>>,
     /// Cluster of this process.
     pub cluster: String,
-    /// Notified when a period was closed, or a budget changed.
-    pub closed: Arc<Notify>,
+    /// Notified when an audit entry was committed.
+    pub audit_pending: Arc<Notify>,
 }
 
 pub(crate) fn router(api: Api) -> Router {
@@ -134,16 +134,8 @@ async fn spent(
         return Err(Problem::bad_request("by=day: only with attribution=slice"));
     }
     let zone = zone(query.timezone.as_deref(), query.attribution)?;
-    let (since, until) = match named_period(query.period.as_deref(), zone)? {
-        Some(_) if query.since.is_some() || query.until.is_some() => {
-            return Err(Problem::bad_request("period: not with since or until"));
-        }
-        Some(period) => (Some(period.from), Some(period.to)),
-        None => (
-            time("since", query.since.as_deref(), now)?,
-            time("until", query.until.as_deref(), now)?,
-        ),
-    };
+    let bounds = [&query.period, &query.since, &query.until].map(Option::as_deref);
+    let (since, until) = bounds_of(bounds, zone, now)?;
     let filter = Filter {
         visibility: caller.visibility(),
         cluster: query.cluster,
@@ -197,7 +189,7 @@ const MAX_MONTHS: usize = 240;
 /// Most days of a report by day.
 const MAX_DAYS: usize = 400;
 
-/// Costs of the slices of a report: the months, or the whole period.
+/// Costs of the slices of a report: the days or months, or the whole period.
 async fn slices(
     store: &Store,
     by: CostGroup,
@@ -205,7 +197,7 @@ async fn slices(
     zone: Tz,
     open: &[OpenRun],
     now: DateTime<Utc>,
-) -> Result<Vec<Slice>, Problem> {
+) -> Result<Slices, Problem> {
     let internal = |error| Problem::internal(&error);
     let whole = Period {
         name: String::new(),
@@ -234,21 +226,33 @@ async fn slices(
     } else {
         vec![whole]
     };
-    let mut books = PriceBooks::of(store);
-    let mut slices = Vec::with_capacity(periods.len());
-    for period in periods {
-        let slice = Slice::read(store, &mut books, by, filter, period).await;
-        slices.push(slice.map_err(internal)?);
+    Slices::read(store, by, filter, periods)
+        .await
+        .map_err(internal)
+}
+
+/// Parses the bounds of a report: a period by its name, or `since` and `until`.
+fn bounds_of(
+    [period, since, until]: [Option<&str>; 3],
+    zone: Tz,
+    now: DateTime<Utc>,
+) -> Result<(Option<i64>, Option<i64>), Problem> {
+    match period {
+        Some(_) if since.is_some() || until.is_some() => {
+            Err(Problem::bad_request("period: not with since or until"))
+        }
+        Some(name) => {
+            let period = named_period(name, zone)?;
+            Ok((Some(period.from), Some(period.to)))
+        }
+        None => Ok((time("since", since, now)?, time("until", until, now)?)),
     }
-    Ok(slices)
 }
 
 /// Parses the name of a period.
-fn named_period(name: Option<&str>, zone: Tz) -> Result<Option<Period>, Problem> {
-    let Some(name) = name else { return Ok(None) };
-    let period = calendar_period::named(zone, name);
+fn named_period(name: &str, zone: Tz) -> Result<Period, Problem> {
     let fault = || format!("period: {name:?} is not like 2026-11, 2026-Q4 or 2026");
-    Ok(Some(period.ok_or_else(|| Problem::bad_request(fault()))?))
+    calendar_period::named(zone, name).ok_or_else(|| Problem::bad_request(fault()))
 }
 
 /// Parses a time zone. Only slices have one.

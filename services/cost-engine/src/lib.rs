@@ -13,9 +13,9 @@
 //! - `handlers`, [`adapters`] and `outbox`: job events in, one transaction, cost events out.
 //! - [`restore`]: the rows of a lost database from the published events.
 //! - [`budgets`]: what may be spent in a period, and `user.quota_*` events when that is nearly or fully used.
-//! - `closings`: audit entries about closed periods.
+//! - `audit_publisher`: audit entries about closed periods and changed budgets.
 //! - [`focus`]: costs in the format of cloud bills.
-//! - `node_view`: what each node cost, and what that paid for.
+//! - `node_costs`: cost of each node in a period, by category.
 //! - `spending`: what people have spent this month, over Unix users and clusters.
 //! - `tombstones`: deletes what is left of runs that never started.
 //! - [`api`]: costs, reports, closed periods, nodes and budgets.
@@ -24,8 +24,8 @@
 
 pub mod adapters;
 pub mod api;
+mod audit_publisher;
 pub mod budgets;
-mod closings;
 mod config;
 pub mod costing;
 pub mod domain;
@@ -33,7 +33,7 @@ pub mod error;
 pub mod focus;
 mod handlers;
 mod metrics;
-mod node_view;
+mod node_costs;
 mod outbox;
 pub mod price_book;
 mod price_book_watcher;
@@ -125,7 +125,7 @@ impl Service for CostEngineService {
         let bus = Bus::connect(&context.mesh.nats, Self::NAME).await?;
         context.watch_nats(Self::NAME, &bus);
         let book = prices.as_ref().map(|follower| follower.book.subscribe());
-        let closed = Arc::new(Notify::new());
+        let audit_pending = Arc::new(Notify::new());
         let evaluation = watch::Sender::new(Arc::new(Evaluation::default()));
         let router = context.audited(
             &bus,
@@ -135,7 +135,7 @@ impl Service for CostEngineService {
                 file_budgets: budgets.as_ref().map(|watcher| watcher.of_files.subscribe()),
                 evaluation: evaluation.subscribe(),
                 cluster: context.mesh.cluster.clone(),
-                closed: Arc::clone(&closed),
+                audit_pending: Arc::clone(&audit_pending),
             }),
         );
         let engine = CostEngine {
@@ -146,7 +146,7 @@ impl Service for CostEngineService {
             bus,
             cluster: context.mesh.cluster.clone(),
             evaluation,
-            closed,
+            audit_pending,
             shutdown: context.shutdown,
         };
         Ok(RunningService {
@@ -244,8 +244,8 @@ struct CostEngine {
     cluster: String,
     /// The last evaluation of budgets, for the API.
     evaluation: watch::Sender<Arc<Evaluation>>,
-    /// Notified when a period was closed.
-    closed: Arc<Notify>,
+    /// Notified when an audit entry was committed.
+    audit_pending: Arc<Notify>,
     shutdown: CancellationToken,
 }
 
@@ -263,7 +263,7 @@ impl CostEngine {
             bus,
             cluster,
             evaluation,
-            closed,
+            audit_pending,
             shutdown,
         } = self;
         let prepared = || prepare(&store, prices.as_ref());
@@ -283,8 +283,8 @@ impl CostEngine {
         }
         let outbox = Outbox::default();
         let publish = outbox.clone().run(&store, &bus, &shutdown);
-        let closings = closings::run(&store, &bus, &closed, &shutdown);
-        let publish = async { tokio::join!(publish, closings) };
+        let publish_audit = audit_publisher::run(&store, &bus, &audit_pending, &shutdown);
+        let publish = async { tokio::join!(publish, publish_audit) };
         // One task for all of it, so that dropping this future stops everything.
         if let Some(mut follower) = prices {
             let committed = Arc::new(Notify::new());

@@ -12,7 +12,7 @@ use chrono::{DateTime, Utc};
 use mesh_runtime::api::{AccountsByCluster, Caller, Visibility};
 use serde::Serialize;
 
-use crate::adapters::{CostGroup, Filter, OpenRun, People, PriceBooks, Store};
+use crate::adapters::{CostGroup, Filter, OpenRun, People, Store};
 use crate::api::response::{self, CostReport, amount_text};
 use crate::costing;
 use crate::domain::Micros;
@@ -114,10 +114,9 @@ pub(crate) async fn spending_of_users(
         from: since.unwrap_or(i64::MIN),
         to: i64::MAX,
     };
-    let mut books = PriceBooks::of(store);
-    let slice = response::Slice::read(store, &mut books, CostGroup::User, &filter, period).await?;
+    let slices = response::Slices::read(store, CostGroup::User, &filter, vec![period]).await?;
     let nobody = People::default();
-    let report = response::sliced(CostGroup::User, vec![slice], book, &open, &nobody, now)?;
+    let report = response::sliced(CostGroup::User, slices, book, &open, &nobody, now)?;
     Ok(of_report(report, &burn_rates(book, &open)))
 }
 

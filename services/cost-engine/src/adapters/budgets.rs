@@ -9,7 +9,7 @@ use super::pending_runs::read_pending_runs;
 use super::people::read_people;
 use super::queries::{Filter, read_open_runs};
 use super::slices::{read_cut_runs, within};
-use super::{CutRun, OpenRun, PendingRun, People, RunKeys, Store, Transaction};
+use super::{FinalizedRun, OpenRun, PendingRun, People, RunKeys, Store, Transaction};
 use crate::budgets::crossing::PublishedState;
 use crate::domain::{Interval, Micros};
 use crate::error::Error;
@@ -49,7 +49,7 @@ pub struct PeriodCosts {
     /// Sums of runs wholly within the period, and how many of them have no price.
     pub sums: Vec<(RunKeys, Micros, u64)>,
     /// Runs that a bound of the period cuts.
-    pub cut: Vec<CutRun>,
+    pub cut: Vec<FinalizedRun>,
 }
 
 /// What is published of a budget in a period.
@@ -91,7 +91,7 @@ impl Store {
         };
         for period in periods {
             let sums = sums_by_keys(&mut snapshot, currency, *period).await;
-            let mut cut = read_cut_runs(&mut snapshot, &all, *period).await?;
+            let mut cut = read_cut_runs(&mut snapshot, &all, &[*period]).await?;
             cut.retain(|run| run.currency == currency);
             facts.periods.push(PeriodCosts {
                 sums: sums.map_err(Error::database(ACTION))?,

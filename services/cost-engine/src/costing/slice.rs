@@ -61,7 +61,8 @@ pub fn slice_part(
         quantity: quantity(&after.1) - quantity(&before.1),
         unit: match &book.charge {
             Charge::Nodes(_) => "Node-Hours",
-            Charge::Billing(_) => "Units-Hours",
+            // FOCUS: `<singular-unit>-<plural-time-units>`.
+            Charge::Billing(_) => "Unit-Hours",
         },
         node_type,
         market,

@@ -16,9 +16,9 @@ use crate::costing::{self, WasteColumns};
 use crate::domain::{Class, Micros};
 use crate::error::Error;
 use crate::metrics;
-use crate::node_view;
+use crate::node_costs;
 use crate::price_book::PriceBook;
-use crate::spending::publisher::NewestEnds;
+use crate::spending::publisher::ChangedRuns;
 use crate::usage::{RunHistory, has_started, seconds};
 
 /// One transaction with the price books it needs.
@@ -31,8 +31,8 @@ pub(super) struct Batch {
     people: BTreeMap<(String, String), (i64, Identity)>,
     /// The newest partitions of each node, by cluster and node.
     nodes: BTreeMap<(String, String), NodePartitions>,
-    /// The owners of runs with new final costs and adjustments.
-    ends: NewestEnds,
+    /// Runs with new final costs and adjustments, by owner.
+    changed: ChangedRuns,
 }
 
 impl Batch {
@@ -44,7 +44,7 @@ impl Batch {
             books: HashMap::new(),
             people: BTreeMap::new(),
             nodes: BTreeMap::new(),
-            ends: NewestEnds::new(),
+            changed: ChangedRuns::default(),
         }
     }
 
@@ -53,9 +53,8 @@ impl Batch {
         self.transaction.lock(runs).await
     }
 
-    /// Stores the people and nodes of the batch, and commits the transaction. Returns the owners of runs with new final costs and
-    /// adjustments.
-    pub async fn commit(mut self) -> Result<NewestEnds, Error> {
+    /// Stores the people and nodes of the batch, and commits the transaction. Returns the runs with new final costs and adjustments.
+    pub async fn commit(mut self) -> Result<ChangedRuns, Error> {
         // Last and in a fixed order, because other processes may store the same people and nodes.
         for ((cluster, user), (at, identity)) in &self.people {
             self.transaction
@@ -68,7 +67,7 @@ impl Batch {
                 .await?;
         }
         self.transaction.commit().await?;
-        Ok(self.ends)
+        Ok(self.changed)
     }
 
     /// Notes the partitions that a node event says.
@@ -93,18 +92,15 @@ impl Batch {
     }
 
     /// Notes that the cost of an ended run of the owner has changed.
-    pub(super) fn note_end(&mut self, cause: &JobEvent<'_>, end: i64) {
+    pub(super) fn note_changed(&mut self, cause: &JobEvent<'_>) {
         let user = owner(cause.event).0.to_owned();
-        let newest = self
-            .ends
-            .entry((cause.run.cluster.clone(), user))
-            .or_insert(end);
-        *newest = end.max(*newest);
+        self.changed
+            .add((cause.run.cluster.clone(), user), [cause.key.to_owned()]);
     }
 
     /// Stores the change of a job event, with the resulting cost event.
     pub async fn apply(&mut self, event: &Event, traceparent: &str) -> Result<BatchOutcome, Error> {
-        if let Some(change) = node_view::change_of(event) {
+        if let Some(change) = node_costs::change_of(event) {
             self.note_partitions(event, &change);
             let is_new = self.transaction.store_node(&change).await?;
             return Ok(if is_new {
@@ -375,7 +371,7 @@ impl Batch {
             .add_cost(&row, &made.encode_to_vec(), cause.traceparent)
             .await?;
         if kind == EventType::CostFinalized {
-            self.note_end(cause, row.at.timestamp());
+            self.note_changed(cause);
         }
         metrics::cost(kind.event(), payload.problem.is_empty());
         if !payload.problem.is_empty() {

@@ -163,7 +163,7 @@ impl Batch {
             ended_at,
         };
         self.add_adjustment(cause, id, &adjustment, payload).await?;
-        self.note_end(cause, ended_at);
+        self.note_changed(cause);
         Ok(BatchOutcome::Cost)
     }
 

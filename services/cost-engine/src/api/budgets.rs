@@ -200,7 +200,7 @@ enum KnownBudget<'a> {
 }
 
 impl KnownBudget<'_> {
-    /// True if the caller may do something with the budget. Whose a faulty one is cannot be told, so it is for administrators.
+    /// True if the caller may do something with the budget. The accounts of a faulty one are unknown, so it is for administrators.
     fn may(&self, caller: &Caller, may: impl Fn(&Budget) -> bool) -> bool {
         match self {
             Self::File(budget) | Self::Api(_, Some(budget)) => may(budget),

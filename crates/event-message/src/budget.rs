@@ -42,7 +42,7 @@ fn used(quota: &Quota) -> Text {
     );
     if let Some(committed) = &quota.committed {
         sentence.push_str(&format!(
-            ", {} if all running and waiting jobs reach their time limits",
+            ", {} if all running and pending jobs reach their time limits",
             text::money(committed)
         ));
     }

@@ -123,12 +123,12 @@ impl Sql {
 
     /// A statement from its whole text, see [`crate::sql!`].
     pub fn of(text: &'static str, values: impl IntoIterator<Item = Value>) -> Self {
-        Self::default().and(text, values)
+        Self::default().append(text, values)
     }
 
     /// Appends text with values, see [`crate::sql!`].
     #[must_use]
-    pub fn and(mut self, text: &'static str, values: impl IntoIterator<Item = Value>) -> Self {
+    pub fn append(mut self, text: &'static str, values: impl IntoIterator<Item = Value>) -> Self {
         let mut values = values.into_iter();
         let mut rest = text;
         while let Some(at) = rest.find(['?', '{']) {
@@ -413,7 +413,7 @@ mod tests {
             .push(" AND id")
             .any_of(vec!["a".to_owned()])
             .either("", " FOR UPDATE");
-        let whole = Sql::new("SELECT ").bytes("id").and(
+        let whole = Sql::new("SELECT ").bytes("id").append(
             " FROM entries WHERE seq > ? AND id IN ?{| FOR UPDATE}",
             [7_i64.into(), vec!["a".to_owned()].into()],
         );

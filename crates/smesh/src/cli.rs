@@ -363,7 +363,7 @@ pub enum CostCommand {
         #[arg(long, value_name = "TIME", value_parser = time_bound)]
         since: Option<TimeBound>,
     },
-    /// What each node cost, and what that paid for; for administrators and auditors
+    /// Cost of each node by category; for administrators and auditors
     Nodes {
         /// Count from this time on [default: start of the month]
         #[arg(long, value_name = "TIME", value_parser = time_bound)]
@@ -376,14 +376,16 @@ pub enum CostCommand {
     Report(CostReport),
     /// Close a period that has ended (UTC): its report does not change any more, and the ledger has its SHA-256
     Close {
-        /// 2026-10, 2026-Q3 or 2026 [default: list closed periods]
+        /// 2026-10, 2026-Q3 or 2026
         #[arg(value_name = "PERIOD")]
-        period: Option<String>,
+        period: String,
     },
+    /// List closed periods
+    Periods,
 }
 
 /// Form of a cost report.
-#[derive(Clone, Copy, Debug, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum CostReportFormat {
     /// Table for a terminal
     Table,
@@ -393,7 +395,7 @@ pub enum CostReportFormat {
     Json,
     /// FOCUS 1.2, the format of cloud bills: a row for each ended run and month (UTC)
     Focus,
-    /// One HTML file with figures, which needs nothing from outside
+    /// One self-contained HTML file with figures
     Html,
 }
 
@@ -403,19 +405,19 @@ pub struct CostReport {
     /// 2026-11, 2026-Q4 or 2026
     #[arg(long, value_name = "PERIOD")]
     pub period: String,
-    /// Grouping of the costs
-    #[arg(long, value_enum, default_value = "account")]
-    pub by: CostBy,
+    /// Grouping of the costs; not for FOCUS [default: account]
+    #[arg(long, value_enum)]
+    pub by: Option<CostBy>,
     /// Form of the report
     #[arg(long, value_enum, default_value = "table")]
     pub format: CostReportFormat,
     /// Time zone of the period, e.g. Europe/Berlin; not for FOCUS [default: UTC]
     #[arg(long, value_name = "ZONE")]
     pub timezone: Option<String>,
-    /// Name of the site in FOCUS, as who bills
+    /// Only for FOCUS: name of the site, as who bills
     #[arg(long, value_name = "NAME")]
     pub site: Option<String>,
-    /// FOCUS: costs are invoiced, so BilledCost is EffectiveCost instead of 0
+    /// Only for FOCUS: costs are invoiced, so BilledCost is EffectiveCost instead of 0
     #[arg(long)]
     pub billed_effective: bool,
     /// File to write [default: standard output]
@@ -433,7 +435,7 @@ Examples:
   smesh cost --by account --since 2026-11-01
   smesh cost --by month --attribution slice     by month, each run with its part in the month
   smesh cost report --period 2026-11 --by identity --format html -o november.html
-  smesh cost nodes --since 2026-11-01           what nodes cost: allocated, idle, booting, drained
+  smesh cost nodes --since 2026-11-01           cost of nodes: allocated, idle, booting, drained
   smesh cost --live                             running jobs and their cost per hour")]
 #[command(args_conflicts_with_subcommands = true)]
 pub struct Cost {

@@ -1,6 +1,7 @@
 //! Formats events and tables for display. Colours are removed unless the output is a terminal.
 
 use std::io::Write as _;
+use std::process::ExitCode;
 
 use anstyle::{AnsiColor, Style};
 use chrono::{DateTime, Local, Utc};
@@ -13,6 +14,7 @@ use mesh_events::proto::mesh::user::v1::Quota;
 use mesh_events::{Category, Event, EventType, cloudevents, from_timestamp};
 use serde_json::Value;
 
+use crate::cli::Global;
 use crate::error::Error;
 
 /// Prints a line on standard output.
@@ -22,6 +24,23 @@ use crate::error::Error;
 pub fn line(text: impl std::fmt::Display) -> Result<(), Error> {
     writeln!(anstream::stdout(), "{text}")
         .map_err(|source| Error::io("write", "standard output", source))
+}
+
+/// Prints an answer of the API: as JSON if that was asked for, else as text.
+///
+/// # Errors
+/// If the reader of standard output is gone.
+pub fn answer(
+    global: &Global,
+    answer: &Value,
+    text: impl FnOnce(&Value) -> String,
+) -> Result<ExitCode, Error> {
+    if global.json {
+        line(answer)?;
+    } else {
+        line(text(answer))?;
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Formats a heading or word in bold.

@@ -1,28 +1,33 @@
 //! The database. No decisions.
 
 mod api_budgets;
+mod audit_entries;
 mod budgets;
 mod closed_periods;
 mod costs;
+mod finalized_runs;
+mod node_partitions;
 mod nodes;
 mod outbox;
+mod pending_runs;
 mod people;
 mod price_books;
 mod queries;
-mod queued;
 mod runs;
 mod slices;
 mod store;
 
-pub use api_budgets::AuditRow;
+pub use audit_entries::AuditRow;
 pub use budgets::{BudgetFacts, BudgetState};
-pub use closed_periods::{ClosedPeriod, UnpublishedClosing};
-pub use costs::{AdjustmentRow, CostRow, FinalCost, WasteColumns};
+pub use closed_periods::ClosedPeriod;
+pub use costs::{AdjustmentRow, CostRow, FinalCost};
+pub use finalized_runs::{FinalizedRun, FinalizedRuns};
+pub use node_partitions::{NodePartitions, NodesOfPartitions};
 pub use nodes::NodeChange;
 pub use outbox::Unpublished;
+pub use pending_runs::PendingRun;
 pub use people::{People, Person};
 pub use queries::{CostGroup, CostSum, Filter, OpenRun, RunKeys};
-pub use queued::{NodesOfPartitions, QueuedRun};
 pub use runs::Transaction;
-pub use slices::{CutRun, PriceBooks};
+pub use slices::{PriceBooks, SliceCosts};
 pub use store::Store;

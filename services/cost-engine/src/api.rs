@@ -1,5 +1,4 @@
-//! `GET /v1/costs/live`, `GET /v1/costs` and `GET /v1/costs/me`: costs of running jobs, past costs, and what the caller has spent.
-//! `GET /v1/budgets`: budgets and their use.
+//! The REST API: costs, reports, closed periods, nodes and budgets.
 //!
 //! Amounts are millionths of the currency unit, as JSON strings like every 64-bit integer of the mesh. Users see their own jobs,
 //! coordinators those of their accounts, auditors and administrators all jobs.
@@ -23,12 +22,13 @@ use mesh_runtime::api::{AuditedRead, Caller, Problem};
 use serde::Deserialize;
 use tokio::sync::{Notify, watch};
 
-use crate::adapters::{CostGroup, Filter, OpenRun, People, PriceBooks, Store};
+use crate::adapters::{CostGroup, Filter, OpenRun, People, Store};
+use crate::budgets::Budget;
 use crate::budgets::evaluator::Evaluation;
 use crate::domain::calendar_period::{self, Period};
 use crate::price_book::PriceBook;
-use crate::spending::{self, Own};
-use response::Slice;
+use crate::spending::{self, CallerIdentities};
+use response::Slices;
 
 pub use crate::spending::{PersonSpending, PersonalAmount, UnixUser};
 pub use response::{Attribution, CostReport, CostReportRow, LiveCosts, LiveJob, PersonalCosts};
@@ -38,12 +38,14 @@ pub use response::{Attribution, CostReport, CostReportRow, LiveCosts, LiveJob, P
 pub(crate) struct Api {
     pub store: Store,
     pub book: Option<watch::Receiver<Arc<PriceBook>>>,
+    /// The budgets of files. `None` if budgets are not enabled.
+    pub file_budgets: Option<watch::Receiver<Arc<Vec<Budget>>>>,
     /// The last evaluation of budgets.
     pub evaluation: watch::Receiver<Arc<Evaluation>>,
     /// Cluster of this process.
     pub cluster: String,
-    /// Notified when a period was closed, or a budget changed.
-    pub closed: Arc<Notify>,
+    /// Notified when an audit entry was committed.
+    pub audit_pending: Arc<Notify>,
 }
 
 pub(crate) fn router(api: Api) -> Router {
@@ -132,16 +134,8 @@ async fn spent(
         return Err(Problem::bad_request("by=day: only with attribution=slice"));
     }
     let zone = zone(query.timezone.as_deref(), query.attribution)?;
-    let (since, until) = match named_period(query.period.as_deref(), zone)? {
-        Some(_) if query.since.is_some() || query.until.is_some() => {
-            return Err(Problem::bad_request("period: not with since or until"));
-        }
-        Some(period) => (Some(period.from), Some(period.to)),
-        None => (
-            time("since", query.since.as_deref(), now)?,
-            time("until", query.until.as_deref(), now)?,
-        ),
-    };
+    let bounds = [&query.period, &query.since, &query.until].map(Option::as_deref);
+    let (since, until) = bounds_of(bounds, zone, now)?;
     let filter = Filter {
         visibility: caller.visibility(),
         cluster: query.cluster,
@@ -195,7 +189,7 @@ const MAX_MONTHS: usize = 240;
 /// Most days of a report by day.
 const MAX_DAYS: usize = 400;
 
-/// Costs of the slices of a report: the months, or the whole period.
+/// Costs of the slices of a report: the days or months, or the whole period.
 async fn slices(
     store: &Store,
     by: CostGroup,
@@ -203,7 +197,7 @@ async fn slices(
     zone: Tz,
     open: &[OpenRun],
     now: DateTime<Utc>,
-) -> Result<Vec<Slice>, Problem> {
+) -> Result<Slices, Problem> {
     let internal = |error| Problem::internal(&error);
     let whole = Period {
         name: String::new(),
@@ -232,21 +226,33 @@ async fn slices(
     } else {
         vec![whole]
     };
-    let mut books = PriceBooks::of(store);
-    let mut slices = Vec::with_capacity(periods.len());
-    for period in periods {
-        let slice = Slice::read(store, &mut books, by, filter, period).await;
-        slices.push(slice.map_err(internal)?);
+    Slices::read(store, by, filter, periods)
+        .await
+        .map_err(internal)
+}
+
+/// Parses the bounds of a report: a period by its name, or `since` and `until`.
+fn bounds_of(
+    [period, since, until]: [Option<&str>; 3],
+    zone: Tz,
+    now: DateTime<Utc>,
+) -> Result<(Option<i64>, Option<i64>), Problem> {
+    match period {
+        Some(_) if since.is_some() || until.is_some() => {
+            Err(Problem::bad_request("period: not with since or until"))
+        }
+        Some(name) => {
+            let period = named_period(name, zone)?;
+            Ok((Some(period.from), Some(period.to)))
+        }
+        None => Ok((time("since", since, now)?, time("until", until, now)?)),
     }
-    Ok(slices)
 }
 
 /// Parses the name of a period.
-fn named_period(name: Option<&str>, zone: Tz) -> Result<Option<Period>, Problem> {
-    let Some(name) = name else { return Ok(None) };
-    let period = calendar_period::named(zone, name);
+fn named_period(name: &str, zone: Tz) -> Result<Period, Problem> {
     let fault = || format!("period: {name:?} is not like 2026-11, 2026-Q4 or 2026");
-    Ok(Some(period.ok_or_else(|| Problem::bad_request(fault()))?))
+    calendar_period::named(zone, name).ok_or_else(|| Problem::bad_request(fault()))
 }
 
 /// Parses a time zone. Only slices have one.
@@ -277,7 +283,7 @@ async fn personal(
         .people()
         .await
         .map_err(|error| Problem::internal(&error))?;
-    let own = Own::of(&caller, &people, &api.cluster);
+    let own = CallerIdentities::of(&caller, &people, &api.cluster);
     let users = own.names();
     if users.is_empty() {
         return Err(Problem::forbidden(
@@ -286,9 +292,10 @@ async fn personal(
     }
     let month = now.format("%Y-%m-01").to_string();
     let since = time("since", Some(query.since.as_deref().unwrap_or(&month)), now)?;
-    let found = spending::of_users(&api.store, api.book().as_deref(), users.clone(), since, now)
-        .await
-        .map_err(|error| Problem::internal(&error))?;
+    let found =
+        spending::spending_of_users(&api.store, api.book().as_deref(), users.clone(), since, now)
+            .await
+            .map_err(|error| Problem::internal(&error))?;
     let people = own.spending(&found);
     let answer = PersonalCosts {
         users: users.into_iter().collect(),

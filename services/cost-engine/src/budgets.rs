@@ -2,7 +2,7 @@
 //!
 //! - [`files`]: reads them from a folder. `watcher` follows changes of the folder.
 //! - [`usage`]: what of each budget is used, computed from the costs of runs. [`open_costs`]: costs of running jobs over time.
-//!   [`queue_costs`]: what waiting jobs may cost.
+//!   [`pending_costs`]: what pending jobs may cost.
 //! - [`crossing`]: which thresholds a use has passed. `published`: which of them are published already.
 //! - [`forecast`]: the use at the end of the period.
 //! - `evaluator`: does all of that whenever costs were committed, and every minute. [`event`]: the events.
@@ -13,8 +13,8 @@ pub mod event;
 pub mod files;
 pub mod forecast;
 pub(crate) mod open_costs;
+pub(crate) mod pending_costs;
 mod published;
-pub(crate) mod queue_costs;
 pub mod status;
 pub mod usage;
 pub(crate) mod watcher;
@@ -51,6 +51,25 @@ pub struct Budget {
     pub is_for_owners: bool,
     /// True if coordinators may see budgets of their accounts.
     pub is_for_coordinators: bool,
+}
+
+/// The clusters of a database.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Clusters {
+    /// That of this process.
+    pub own: String,
+    /// That of this process, and all that have costs. Budgets without a cluster cover them.
+    pub all: BTreeSet<String>,
+}
+
+impl Clusters {
+    pub fn new<'a>(own: &'a str, with_costs: impl IntoIterator<Item = &'a str>) -> Self {
+        let all = with_costs.into_iter().chain([own]);
+        Self {
+            own: own.to_owned(),
+            all: all.map(str::to_owned).collect(),
+        }
+    }
 }
 
 /// What selects the runs of a budget.
@@ -107,7 +126,7 @@ pub enum Counts {
     /// Final costs, and those of running jobs until now.
     #[default]
     InFlight,
-    /// Also what running and waiting jobs may still cost until their time limits.
+    /// Also what running and pending jobs may still cost until their time limits.
     Committed,
 }
 
@@ -155,19 +174,25 @@ impl Budget {
         owners
     }
 
+    /// The clusters whose costs the budget covers.
+    pub(crate) fn clusters<'a>(&'a self, clusters: &'a Clusters) -> BTreeSet<&'a str> {
+        match self.scope.contains_key(&ScopeKey::Cluster) {
+            true => self.values(ScopeKey::Cluster).collect(),
+            false => clusters.all.iter().map(String::as_str).collect(),
+        }
+    }
+
     /// True if the caller may make, change and delete the budget by the API: administrators all, coordinators those of accounts that they
     /// coordinate. The only place that decides it.
-    pub(crate) fn may_be_changed_by(&self, caller: &Caller, cluster: &str) -> bool {
-        caller.may_write() || (!caller.sees_everything() && self.is_coordinated_by(caller, cluster))
+    pub(crate) fn may_be_changed_by(&self, caller: &Caller, clusters: &Clusters) -> bool {
+        caller.may_write()
+            || (!caller.sees_everything() && self.is_coordinated_by(caller, clusters))
     }
 
     /// True if the budget names accounts, and the caller coordinates all of them on all of its clusters.
-    fn is_coordinated_by(&self, caller: &Caller, cluster: &str) -> bool {
+    fn is_coordinated_by(&self, caller: &Caller, clusters: &Clusters) -> bool {
         let mut accounts = self.values(ScopeKey::Account).peekable();
-        let clusters: Vec<&str> = match self.scope.contains_key(&ScopeKey::Cluster) {
-            true => self.values(ScopeKey::Cluster).collect(),
-            false => vec![cluster],
-        };
+        let clusters = self.clusters(clusters);
         accounts.peek().is_some()
             && accounts.all(|account| {
                 clusters
@@ -178,31 +203,32 @@ impl Budget {
 
     /// True if the caller may see the budget: administrators and auditors all, people those of themselves alone, coordinators those of
     /// accounts that they coordinate. The only place that decides it.
-    pub(crate) fn is_visible_to(&self, caller: &Caller, people: &People, cluster: &str) -> bool {
+    pub(crate) fn is_visible_to(
+        &self,
+        caller: &Caller,
+        people: &People,
+        clusters: &Clusters,
+    ) -> bool {
         if caller.sees_everything() {
             return true;
         }
-        let is_person = |person: &str| match &caller.auth_method {
-            AuthMethod::Oidc { issuer, subject } => person == format!("{issuer}#{subject}"),
-            AuthMethod::Peer { .. } | AuthMethod::Token => false,
+        let is_person = |key: &str| match &caller.auth_method {
+            AuthMethod::Oidc { issuer, subject } if People::is_linked(key) => {
+                key == format!("{issuer}#{subject}")
+            }
+            _ => people.users_of(key).iter().any(|(_, user)| caller.is(user)),
         };
         let mut people_named = self.values(ScopeKey::Identity).peekable();
         let owners = self.owners(people);
         let is_own = if people_named.peek().is_some() {
-            people_named.all(|person| {
-                is_person(person)
-                    || people
-                        .users_of(person)
-                        .iter()
-                        .any(|(_, user)| caller.is(user))
-            })
+            people_named.all(is_person)
         } else {
             !owners.is_empty() && owners.iter().all(|(_, user)| caller.is(user))
         };
         if self.is_for_owners && is_own {
             return true;
         }
-        self.is_for_coordinators && self.is_coordinated_by(caller, cluster)
+        self.is_for_coordinators && self.is_coordinated_by(caller, clusters)
     }
 }
 
@@ -225,9 +251,10 @@ mod tests {
         let elsewhere = Caller::peer("dave", 4, Role::User)
             .coordinating("other", "a")
             .coordinating("other", "b");
+        let here = Clusters::new("c", []);
         let seen = |text: &str, caller: &Caller| {
             let budgets = files::parse(text).unwrap();
-            budgets[0].is_visible_to(caller, &People::default(), "c")
+            budgets[0].is_visible_to(caller, &People::default(), &here)
         };
         for (caller, own, group) in [
             (&admin, true, true),
@@ -242,13 +269,36 @@ mod tests {
             let budgets = files::parse(GROUP).unwrap();
             let may = caller.name == "root" || caller.name == "carol" && group;
             assert_eq!(
-                budgets[0].may_be_changed_by(caller, "c"),
+                budgets[0].may_be_changed_by(caller, &here),
                 may,
                 "{}",
                 caller.name
             );
             let hidden = format!("{OWN}notify = []\n");
             assert_eq!(seen(&hidden, caller), caller.sees_everything());
+        }
+    }
+
+    #[test]
+    fn coordinators_see_no_costs_of_clusters_where_they_do_not_coordinate() {
+        let carol = Caller::peer("carol", 3, Role::User)
+            .coordinating("c", "a")
+            .coordinating("c", "b");
+        let of_both = carol
+            .clone()
+            .coordinating("other", "a")
+            .coordinating("other", "b");
+        let both = Clusters::new("c", ["c", "other"]);
+        let here = GROUP.replace("] }", "], cluster = \"c\" }");
+        for (text, caller, expected) in [
+            (GROUP, &carol, false),
+            (&here, &carol, true),
+            (GROUP, &of_both, true),
+        ] {
+            let budget = &files::parse(text).unwrap()[0];
+            let seen = budget.is_visible_to(caller, &People::default(), &both);
+            assert_eq!(seen, expected, "{text}");
+            assert_eq!(budget.may_be_changed_by(caller, &both), expected, "{text}");
         }
     }
 }

@@ -1,20 +1,23 @@
 //! From a run's usage and a price book to the payload of a cost event. Pure: equal inputs give equal bytes.
 
-use std::collections::BTreeMap;
+mod slice;
+mod waste;
 
-use mesh_events::proto::mesh::cost::v1::{CostClass, CostEvent, CostLine, Money, Waste};
+use mesh_events::proto::mesh::cost::v1::{CostClass, CostEvent, CostLine, Money};
 use mesh_events::proto::mesh::event::v1::event::Payload;
 use mesh_events::proto::mesh::event::v1::{Correlation, IdSource, Source};
-use mesh_events::proto::mesh::job::v1::Job;
+use mesh_events::proto::mesh::job::v1::{Job, Usage as JobUsage};
 use mesh_events::{Event, EventId, EventType, SCHEMA_VERSION};
-use num_traits::{ToPrimitive as _, Zero as _};
 use slurm_types::HostList;
 
-use crate::domain::money::{Exact, fraction, integer, round_half_even};
-use crate::domain::price::{self, Nodes, Shares};
-use crate::domain::{Class, CostCurve, Interval, Micros, PriceError, billing, burn, waste};
+use crate::domain::money::{Exact, fraction, round_half_even};
+use crate::domain::price::{self, Nodes};
+use crate::domain::{Class, CostCurve, Micros, PriceError, billing, burn};
 use crate::price_book::{Charge, PriceBook};
-use crate::usage::{RunHistory, Usage, charged_until, seconds, usage, used};
+use crate::usage::{RunHistory, Usage, charged_until, measured, seconds, usage, used};
+
+pub use slice::{SlicePart, shares, slice_part};
+pub use waste::WasteColumns;
 
 /// Accrued cost of a run.
 #[derive(Clone, Debug, PartialEq)]
@@ -175,117 +178,6 @@ pub fn curve(
     })
 }
 
-/// What of a run lies in a slice, for bills.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SlicePart {
-    /// Cost by list prices, without surcharge or discount. The parts of all slices add up.
-    pub list: Micros,
-    /// Node-hours times shares, or billing units times hours.
-    pub quantity: Exact,
-    /// Unit of the quantity.
-    pub unit: &'static str,
-    /// Node type of the largest part. Empty in mode `billing`.
-    pub node_type: String,
-    /// Market of that part. Empty in mode `billing`.
-    pub market: String,
-}
-
-/// The part of a run in a slice.
-///
-/// # Errors
-/// If there is no price for some part of it.
-pub fn slice_part(
-    book: &PriceBook,
-    history: &RunHistory,
-    record: &Job,
-    end: i64,
-    (from, to): Interval,
-) -> Result<SlicePart, PriceError> {
-    let until = |time: i64| {
-        let (mut usage, _) = usage_and_factor(book, history, record, end);
-        let start = usage.run.start.unwrap_or(usage.run.end);
-        usage.run.end = usage.run.end.min(time).max(start);
-        held_and_list(book, &usage, start)
-    };
-    let (before, after) = (until(from)?, until(to)?);
-    let quantity = |held: &HeldQuantities| held.values().fold(Exact::zero(), |sum, of| sum + of);
-    let part_of = |key: &(String, String)| {
-        let before = before.1.get(key).cloned().unwrap_or_else(Exact::zero);
-        after
-            .1
-            .get(key)
-            .map_or_else(Exact::zero, |after| after - before)
-    };
-    let largest = after.1.keys().max_by_key(|key| part_of(key));
-    let (node_type, market) = largest.cloned().unwrap_or_default();
-    let list = round_half_even(&after.0)?.saturating_sub(round_half_even(&before.0)?);
-    Ok(SlicePart {
-        list,
-        quantity: quantity(&after.1) - quantity(&before.1),
-        unit: match &book.charge {
-            Charge::Nodes(_) => "Node-Hours",
-            Charge::Billing(_) => "Units-Hours",
-        },
-        node_type,
-        market,
-    })
-}
-
-/// Quantities by node type and market.
-type HeldQuantities = BTreeMap<(String, String), Exact>;
-
-/// Exact cost by list prices, and what was held.
-fn held_and_list(
-    book: &PriceBook,
-    usage: &Usage,
-    start: i64,
-) -> Result<(Exact, HeldQuantities), PriceError> {
-    let hours = |seconds: u64| integer(seconds) / integer(3600u32);
-    let mut held = HeldQuantities::new();
-    match &book.charge {
-        Charge::Nodes(mode) => {
-            let priced = price::price(*mode, &nodes_held(book, usage, start)?, &usage.run)?;
-            for line in priced.lines {
-                let key = (line.node_type, line.market.as_str().to_owned());
-                *held.entry(key).or_insert_with(Exact::zero) +=
-                    integer(line.nodes.len()) * line.share * hours(line.seconds);
-            }
-            Ok((priced.list, held))
-        }
-        Charge::Billing(rates) => {
-            let (exact, _, lines) =
-                billing::price_billing(rates, start, usage.run.end, units(usage)?)?;
-            let key = (String::new(), String::new());
-            let sum = lines
-                .iter()
-                .fold(Exact::zero(), |sum, (_, units, seconds)| {
-                    sum + integer(*units) * hours(*seconds)
-                });
-            held.insert(key, sum);
-            Ok((exact, held))
-        }
-    }
-}
-
-/// The shares of nodes that a run held until `end`: node, time and share. `None` in mode `billing`, which charges no nodes.
-///
-/// # Errors
-/// If there is no price for some part of it.
-pub fn shares(
-    book: &PriceBook,
-    history: &RunHistory,
-    newest: &Job,
-    end: i64,
-) -> Result<Option<Shares>, PriceError> {
-    let Charge::Nodes(mode) = &book.charge else {
-        return Ok(None);
-    };
-    let usage = usage(history, newest, charged_until(history, newest, end));
-    let start = usage.run.start.unwrap_or(usage.run.end);
-    let nodes = nodes_held(book, &usage, start)?;
-    price::shares(*mode, &nodes, &usage.run).map(Some)
-}
-
 /// How long after its time limit a run may still appear as running, because termination and clean-up take time.
 const LIMIT_GRACE_SECONDS: i64 = 3_600;
 
@@ -423,65 +315,12 @@ pub fn finalized(
             payload.list = (spent.list != spent.cost).then(|| money(book, spent.list));
             payload.factor = spent.factor.as_ref().map(fraction).unwrap_or_default();
             payload.lines = spent.lines;
-            payload.waste = waste(book, history, job, end, spent.cost)?;
+            payload.waste = waste::of_run(book, history, job, end, spent.cost)?;
         }
         Err(error @ PriceError::EndBeforeStart { .. }) => return Err(error),
         Err(error) => payload.problem = error.problem(),
     }
     Ok(payload)
-}
-
-/// What of a run's cost is lost or unused. A run that did not complete is lost as a whole, so nothing of it is unused. `None` for a
-/// completed run of whose use nothing is known.
-fn waste(
-    book: &PriceBook,
-    history: &RunHistory,
-    record: &Job,
-    end: i64,
-    cost: Micros,
-) -> Result<Option<Waste>, PriceError> {
-    let (lost, used) = (waste::lost_kind(&record.state), used(record));
-    if lost.is_empty() && used.is_unknown() {
-        return Ok(None);
-    }
-    let (usage, factor) = usage_and_factor(book, history, record, end);
-    let (seconds, cpu_seconds) = waste::held(&usage.run);
-    let nodes = usage.run.segments.last();
-    let nodes = nodes.map_or(0, |segment| segment.allocation.len());
-    let limit = record.time_limit_minutes.filter(|minutes| *minutes > 0);
-    let limit = limit.map(|minutes| u64::from(minutes) * 60);
-    let mut waste = Waste {
-        cpu_efficiency_permille: used
-            .cpu_seconds
-            .and_then(|used| permille(&integer(used), &cpu_seconds)),
-        mem_peak_mib: used.mem_mib,
-        lost: lost.to_owned(),
-        limit_use_permille: limit.and_then(|limit| permille(&integer(seconds), &integer(limit))),
-        planned_unused_node_seconds: limit
-            .map(|limit| limit.saturating_sub(seconds) * u64::try_from(nodes).unwrap_or_default()),
-        ..Waste::default()
-    };
-    if let (true, Charge::Nodes(mode)) = (lost.is_empty(), &book.charge) {
-        let start = usage.run.start.unwrap_or(usage.run.end);
-        let priced = price::price(
-            *mode,
-            &nodes_held(book, &usage, start)?,
-            &waste::rightsized(&usage.run, &used),
-        )?;
-        let rightsized = times(priced.exact, priced.cost, factor.as_ref())?;
-        waste.rightsized = Some(money(book, rightsized));
-        waste.unused = Some(money(book, cost.saturating_sub(rightsized)));
-    }
-    Ok(Some(waste))
-}
-
-/// A ratio in thousandths, rounded down. `None` without a denominator.
-fn permille(part: &Exact, whole: &Exact) -> Option<u32> {
-    if whole.is_zero() {
-        return None;
-    }
-    let ratio = part * integer(1000u32) / whole;
-    Some(ratio.to_integer().to_u32().unwrap_or(u32::MAX))
 }
 
 /// The payload of the `cost.adjusted` that says what a run used, after accounting had it. Its cost stays `total`. `None` without a price,
@@ -510,6 +349,19 @@ pub fn adjusted_by_usage(
     Ok(Some(payload))
 }
 
+/// What was published of a final cost.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PublishedCost {
+    /// `None` if there was no price.
+    pub total: Option<Micros>,
+    /// Class.
+    pub class: Class,
+    /// What of it is lost or unused.
+    pub waste: WasteColumns,
+    /// What the run used.
+    pub usage: Option<JobUsage>,
+}
+
 /// The payload of `cost.adjusted`, from a history with its end. `None` if nothing has changed or there is no price now. `cause` is the
 /// job in the late event; the facts for pricing come from the end's record.
 ///
@@ -519,18 +371,24 @@ pub fn adjusted(
     book: &PriceBook,
     history: &RunHistory,
     cause: &Job,
-    before: (Option<Micros>, Class),
+    before: &PublishedCost,
     class: Class,
 ) -> Result<Option<CostEvent>, PriceError> {
     let Some((end, record)) = &history.end else {
         return Ok(None);
     };
     let mut payload = finalized(book, history, record, *end, class)?;
-    let (previous, class_before) = before;
+    let previous = before.total;
     let Some(total) = payload.total.as_ref().map(|total| Micros(total.micros)) else {
         return Ok(None);
     };
-    if previous == Some(total) && class_before == class {
+    let now = PublishedCost {
+        total: Some(total),
+        class,
+        waste: WasteColumns::of(&payload),
+        usage: record.usage.clone(),
+    };
+    if *before == now {
         return Ok(None);
     }
     let delta = total
@@ -545,13 +403,20 @@ pub fn adjusted(
 }
 
 /// Reason of adjustments: an event of the run arrived after its final cost.
-const LATE_FACT: &str = "late_fact";
+pub const LATE_FACT: &str = "late_fact";
 /// Reason of adjustments: accounting has what the run used. The cost is the same.
 pub const USAGE: &str = "usage";
 
-/// Names, paths and comments of one snapshot with the facts of the end's record.
+/// Names, paths and comments of one snapshot with the facts of the end's record. A lost record is restored from it.
 fn as_it_ended(snapshot: &Job, record: &Job) -> Job {
+    let has_usage = snapshot.usage.as_ref().map(measured) == record.usage;
     Job {
+        usage: if has_usage {
+            &snapshot.usage
+        } else {
+            &record.usage
+        }
+        .clone(),
         state: record.state.clone(),
         start_time: record.start_time,
         end_time: record.end_time,

@@ -16,7 +16,7 @@
 //! - [`price`]: the cost of a run, its burn rate and its estimate.
 //! - [`curve`]: the cost of a run over time, and its parts. [`calendar_period`]: months, quarters and years in a time zone.
 //! - [`billing`]: cost by Slurm's own billing units instead of nodes.
-//! - [`period`]: cost of a node in a period, and the part that its jobs paid.
+//! - [`period`]: cost of a node in a period, and the part that its jobs paid. [`node_costs`]: the same by category.
 //! - [`waste`]: what a run held and did not use.
 //! - [`suspension`]: suspended intervals from partial records.
 //!
@@ -29,7 +29,7 @@ mod class;
 pub mod curve;
 mod error;
 pub mod money;
-pub mod node_lines;
+pub mod node_costs;
 pub mod period;
 pub mod price;
 pub mod rates;

@@ -25,6 +25,12 @@ pub enum Error {
     /// A report cannot be written as JSON.
     #[error("write report")]
     Json(#[source] serde_json::Error),
+    /// A report cannot be written as CSV.
+    #[error("write report")]
+    Csv(#[source] csv::Error),
+    /// A computation panicked, or the process ends.
+    #[error("compute costs")]
+    Interrupted(#[source] tokio::task::JoinError),
     /// A stored value is not a valid message, so another program wrote it.
     #[error("{action}: stored message of {run} is damaged")]
     Damaged {
@@ -48,6 +54,8 @@ impl Error {
             | Self::Budgets(_)
             | Self::Amount(_)
             | Self::Json(_)
+            | Self::Csv(_)
+            | Self::Interrupted(_)
             | Self::Damaged { .. } => false,
         }
     }

@@ -5,7 +5,7 @@
 use chrono::DateTime;
 use num_traits::Zero as _;
 
-use crate::adapters::{CutRun, Person};
+use crate::adapters::{FinalizedRun, Person};
 use crate::costing::SlicePart;
 use crate::domain::money::{Exact, decimal_text};
 use crate::domain::{Class, Interval, Micros};
@@ -69,7 +69,7 @@ const PLACES: usize = 12;
 /// When `BilledCost` is the effective cost. Otherwise it is 0, because nothing is invoiced yet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Billed {
+pub enum BilledCostPolicy {
     /// In closed periods.
     #[default]
     Closed,
@@ -91,29 +91,31 @@ pub struct RowContext<'a> {
     pub person: &'a Person,
 }
 
-/// The cells of a run in a month. `part` is what of it lies in the month.
-pub fn row(run: &CutRun, cost: Micros, part: &SlicePart, context: &RowContext<'_>) -> Vec<String> {
+/// The cells of a run in a month. `part` is what of it lies in the month; without it quantities, unit prices and the SKU are empty, and the
+/// list cost is the cost.
+pub fn row(
+    run: &FinalizedRun,
+    cost: Micros,
+    part: Option<&SlicePart>,
+    context: &RowContext<'_>,
+) -> Vec<String> {
     let effective = amount(cost);
     let billed = match context.is_billed {
         false => amount(Micros::ZERO),
         true => effective.clone(),
     };
+    let list = part.map_or(cost, |part| part.list);
     let unit_price = |total: Micros| {
-        if part.quantity.is_zero() {
-            return String::new();
-        }
-        decimal_text(&(exact(total) / &part.quantity), PLACES)
+        let priced = part.filter(|part| !part.quantity.is_zero());
+        priced.map_or_else(String::new, |part| {
+            decimal_text(&(exact(total) / &part.quantity), PLACES)
+        })
     };
-    let quantity = decimal_text(&part.quantity, PLACES);
+    let quantity = part.map_or_else(String::new, |part| decimal_text(&part.quantity, PLACES));
+    let unit = part.map_or("", |part| part.unit).to_owned();
     let (from, to) = charged(run, context.slice);
-    let description = format!(
-        "Job {} on {} ({})",
-        run.display_id,
-        or(&part.node_type, "billing units"),
-        or(&part.market, "on_demand")
-    );
-    let category = match part.market.as_str() {
-        "spot" => "Dynamic",
+    let category = match part {
+        Some(part) if part.market == "spot" => "Dynamic",
         _ => "Standard",
     };
     let keys = &run.keys;
@@ -126,15 +128,15 @@ pub fn row(run: &CutRun, cost: Micros, part: &SlicePart, context: &RowContext<'_
         time(context.billing_period.0),
         "Usage".to_owned(),
         String::new(),
-        description,
+        description(run, part),
         time(to),
         time(from),
         effective.clone(),
         effective,
         context.site.to_owned(),
-        amount(part.list),
+        amount(list),
         quantity.clone(),
-        part.unit.to_owned(),
+        unit.clone(),
         context.site.to_owned(),
         context.site.to_owned(),
         "Compute".to_owned(),
@@ -147,9 +149,9 @@ pub fn row(run: &CutRun, cost: Micros, part: &SlicePart, context: &RowContext<'_
         String::new(),
         String::new(),
         quantity,
-        part.unit.to_owned(),
+        unit,
         unit_price(cost),
-        unit_price(part.list),
+        unit_price(list),
         category.to_owned(),
         // The region is not known.
         String::new(),
@@ -157,8 +159,8 @@ pub fn row(run: &CutRun, cost: Micros, part: &SlicePart, context: &RowContext<'_
         run.run.clone(),
         format!("Job {}", run.display_id),
         "Slurm Job".to_owned(),
-        part.node_type.clone(),
-        sku_price(part),
+        part.map(|part| part.node_type.clone()).unwrap_or_default(),
+        part.map(sku_price).unwrap_or_default(),
         keys.account.clone(),
         String::new(),
         tags(run),
@@ -172,8 +174,16 @@ pub fn row(run: &CutRun, cost: Micros, part: &SlicePart, context: &RowContext<'_
     ]
 }
 
+fn description(run: &FinalizedRun, part: Option<&SlicePart>) -> String {
+    let job = format!("Job {}", run.display_id);
+    part.map_or(job.clone(), |part| {
+        let node_type = or(&part.node_type, "billing units");
+        format!("{job} on {node_type} ({})", or(&part.market, "on_demand"))
+    })
+}
+
 /// The part of the run's time in the slice. A run of no time is charged the second of its end.
-fn charged(run: &CutRun, (from, to): Interval) -> Interval {
+fn charged(run: &FinalizedRun, (from, to): Interval) -> Interval {
     let (from, to) = (run.started.max(from), run.ended.min(to));
     (from, to.max(from + 1))
 }
@@ -186,7 +196,7 @@ fn sku_price(part: &SlicePart) -> String {
 }
 
 /// The tags as a JSON object. Own ones begin with `slurm-mesh/`.
-fn tags(run: &CutRun) -> String {
+fn tags(run: &FinalizedRun) -> String {
     let own = run.keys.tags.lines().filter_map(|tag| tag.split_once('='));
     let mut tags: serde_json::Map<_, _> = own
         .map(|(key, value)| (key.to_owned(), value.into()))
@@ -227,8 +237,8 @@ mod tests {
     use crate::domain::money::ratio;
     use crate::usage::RunHistory;
 
-    fn run() -> CutRun {
-        CutRun {
+    fn run() -> FinalizedRun {
+        FinalizedRun {
             keys: RunKeys {
                 cluster: "hpc".into(),
                 user: "alice".into(),
@@ -252,6 +262,39 @@ mod tests {
     }
 
     #[test]
+    fn a_run_whose_quantity_is_not_known_has_its_cost() {
+        let person = Person {
+            key: "https://id#a".into(),
+            display_name: String::new(),
+        };
+        let context = RowContext {
+            site: "Example University",
+            is_billed: true,
+            billing_period: (0, 2_678_400),
+            slice: (0, 2_678_400),
+            person: &person,
+        };
+        let cells = row(&run(), Micros(3_000_000), None, &context);
+        for (column, value) in [
+            ("BilledCost", "3.000000"),
+            ("EffectiveCost", "3.000000"),
+            ("ListCost", "3.000000"),
+            ("PricingQuantity", ""),
+            ("PricingUnit", ""),
+            ("ConsumedQuantity", ""),
+            ("ConsumedUnit", ""),
+            ("ListUnitPrice", ""),
+            ("ContractedUnitPrice", ""),
+            ("SkuId", ""),
+            ("SkuPriceId", ""),
+            ("ChargeDescription", "Job 56789"),
+        ] {
+            let at = COLUMNS.iter().position(|known| *known == column).unwrap();
+            assert_eq!(cells[at], value, "{column}");
+        }
+    }
+
+    #[test]
     fn a_row_has_every_column_and_prices_times_quantities_are_costs() {
         let person = Person {
             key: "https://id#a".into(),
@@ -271,7 +314,7 @@ mod tests {
             node_type: "a100".into(),
             market: "spot".into(),
         };
-        let cells = row(&run(), Micros(2_000_000), &part, &context);
+        let cells = row(&run(), Micros(2_000_000), Some(&part), &context);
         assert_eq!(cells.len(), COLUMNS.len());
         let cell = |name: &str| {
             let at = COLUMNS.iter().position(|column| *column == name).unwrap();

@@ -8,6 +8,7 @@
 //! is charged by it.
 
 mod batch;
+mod usage;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +25,7 @@ use crate::error::Error;
 use crate::metrics;
 use crate::outbox::Outbox;
 use crate::price_book::PriceBook;
-use crate::spending::publisher::Spenders;
+use crate::spending::publisher::ChangedUsers;
 use batch::Batch;
 
 /// Delay before a batch is retried after a database error.
@@ -39,7 +40,7 @@ pub(crate) struct JobEvents {
     /// Notified when costs, or what they are computed from, were committed.
     pub committed: Arc<Notify>,
     /// The users whose final costs were committed.
-    pub spenders: Spenders,
+    pub changed_users: ChangedUsers,
     /// Condition: the database accepts writes.
     pub database: Condition,
 }
@@ -105,8 +106,8 @@ impl JobEvents {
             };
             outcomes.push(outcome);
         }
-        let ends = batch.commit().await?;
-        self.spenders.add(ends);
+        let changed = batch.commit().await?;
+        self.changed_users.add(changed);
         // The costs are committed. The outbox publishes them, now or after a crash.
         if made {
             self.outbox.notify();
@@ -145,8 +146,7 @@ impl BatchOutcome {
 
 /// Effect of a job event on costs.
 enum JobChange {
-    /// It waits.
-    Waits,
+    Pending,
     Start,
     Changed(Change),
     End(Class),
@@ -199,7 +199,7 @@ fn step(kind: EventType, job: &Job, is_inferred: bool) -> JobChange {
         | EventType::JobBaseline
             if job.state.starts_with("PENDING") =>
         {
-            JobChange::Waits
+            JobChange::Pending
         }
         EventType::JobStarted => JobChange::Start,
         // A job that was running when capture started is estimated from then on. Its start is in the record.
@@ -213,7 +213,10 @@ fn step(kind: EventType, job: &Job, is_inferred: bool) -> JobChange {
     }
 }
 
-/// The run of a job event. The remainder of an array, and other entities that never run themselves, have no run key.
+/// The run of a job event. Arrays have the key of a run but never run themselves, only their tasks do. Other entities have no run key.
 pub(crate) fn run_of(event: &Event) -> Option<RunKey> {
+    if event.entity.as_ref()?.kind == "array" {
+        return None;
+    }
     RunKey::parse(&event.cluster, event.entity_key()).ok()
 }

@@ -13,18 +13,19 @@
 //! - `handlers`, [`adapters`] and `outbox`: job events in, one transaction, cost events out.
 //! - [`restore`]: the rows of a lost database from the published events.
 //! - [`budgets`]: what may be spent in a period, and `user.quota_*` events when that is nearly or fully used.
-//! - `closings`: audit entries about closed periods.
+//! - `audit_publisher`: audit entries about closed periods and changed budgets.
 //! - [`focus`]: costs in the format of cloud bills.
-//! - `node_view`: what each node cost, and what that paid for.
+//! - `node_costs`: cost of each node in a period, by category.
 //! - `spending`: what people have spent this month, over Unix users and clusters.
-//! - [`api`]: `/v1/costs/live`, `/v1/costs` and `/v1/budgets`.
+//! - `tombstones`: deletes what is left of runs that never started.
+//! - [`api`]: costs, reports, closed periods, nodes and budgets.
 //!
 //! Deliberately absent: accrual events.
 
 pub mod adapters;
 pub mod api;
+mod audit_publisher;
 pub mod budgets;
-mod closings;
 mod config;
 pub mod costing;
 pub mod domain;
@@ -32,12 +33,13 @@ pub mod error;
 pub mod focus;
 mod handlers;
 mod metrics;
-mod node_view;
+mod node_costs;
 mod outbox;
 pub mod price_book;
 mod price_book_watcher;
 pub mod restore;
 mod spending;
+mod tombstones;
 pub mod usage;
 #[cfg(test)]
 mod vectors;
@@ -61,13 +63,13 @@ pub use price_book::{PriceBook, PriceBookError};
 use adapters::Store;
 use budgets::evaluator::{BudgetEvaluator, DailyFacts, Evaluation};
 use budgets::open_costs::CostCurves;
-use budgets::queue_costs::QueueCosts;
+use budgets::pending_costs::PendingCosts;
 use budgets::watcher::BudgetWatcher;
 use error::Error;
 use handlers::JobEvents;
 use outbox::Outbox;
 use price_book_watcher::PriceBookWatcher;
-use spending::publisher::{Spenders, SpendingPublisher};
+use spending::publisher::{ChangedUsers, SpendingPublisher};
 
 /// A price book with every feature, as a template for a site's own.
 pub const EXAMPLE_PRICE_BOOK: &str = include_str!("../examples/price-book.toml");
@@ -123,16 +125,17 @@ impl Service for CostEngineService {
         let bus = Bus::connect(&context.mesh.nats, Self::NAME).await?;
         context.watch_nats(Self::NAME, &bus);
         let book = prices.as_ref().map(|follower| follower.book.subscribe());
-        let closed = Arc::new(Notify::new());
+        let audit_pending = Arc::new(Notify::new());
         let evaluation = watch::Sender::new(Arc::new(Evaluation::default()));
         let router = context.audited(
             &bus,
             api::router(api::Api {
                 store: store.clone(),
                 book,
+                file_budgets: budgets.as_ref().map(|watcher| watcher.of_files.subscribe()),
                 evaluation: evaluation.subscribe(),
                 cluster: context.mesh.cluster.clone(),
-                closed: Arc::clone(&closed),
+                audit_pending: Arc::clone(&audit_pending),
             }),
         );
         let engine = CostEngine {
@@ -143,7 +146,7 @@ impl Service for CostEngineService {
             bus,
             cluster: context.mesh.cluster.clone(),
             evaluation,
-            closed,
+            audit_pending,
             shutdown: context.shutdown,
         };
         Ok(RunningService {
@@ -241,8 +244,8 @@ struct CostEngine {
     cluster: String,
     /// The last evaluation of budgets, for the API.
     evaluation: watch::Sender<Arc<Evaluation>>,
-    /// Notified when a period was closed.
-    closed: Arc<Notify>,
+    /// Notified when an audit entry was committed.
+    audit_pending: Arc<Notify>,
     shutdown: CancellationToken,
 }
 
@@ -260,7 +263,7 @@ impl CostEngine {
             bus,
             cluster,
             evaluation,
-            closed,
+            audit_pending,
             shutdown,
         } = self;
         let prepared = || prepare(&store, prices.as_ref());
@@ -280,25 +283,25 @@ impl CostEngine {
         }
         let outbox = Outbox::default();
         let publish = outbox.clone().run(&store, &bus, &shutdown);
-        let closings = closings::run(&store, &bus, &closed, &shutdown);
-        let publish = async { tokio::join!(publish, closings) };
+        let publish_audit = audit_publisher::run(&store, &bus, &audit_pending, &shutdown);
+        let publish = async { tokio::join!(publish, publish_audit) };
         // One task for all of it, so that dropping this future stops everything.
         if let Some(mut follower) = prices {
             let committed = Arc::new(Notify::new());
-            let spenders = Spenders::default();
+            let changed_users = ChangedUsers::default();
             let handler = JobEvents {
                 store: store.clone(),
                 book: follower.book.subscribe(),
                 outbox: outbox.clone(),
                 committed: Arc::clone(&committed),
-                spenders: spenders.clone(),
+                changed_users: changed_users.clone(),
                 database,
             };
             let sums = SpendingPublisher {
                 store: store.clone(),
                 book: follower.book.subscribe(),
                 bus: bus.clone(),
-                spenders,
+                changed_users,
             };
             let book = follower.book.subscribe();
             let timer = || ReloadTimer::every(config.reload_interval, shutdown.clone());
@@ -314,7 +317,7 @@ impl CostEngine {
                     cluster,
                     curves: CostCurves::default(),
                     daily: DailyFacts::default(),
-                    queue: QueueCosts::default(),
+                    pending_costs: PendingCosts::default(),
                 };
                 tokio::join!(
                     evaluator.run(&shutdown),
@@ -329,12 +332,13 @@ impl CostEngine {
                 &shutdown,
             );
             let follow = follower.follow(timer(), &store);
-            let (consumed, ((), ()), (), (), ()) = tokio::join!(
+            let (consumed, ((), ()), (), (), (), ()) = tokio::join!(
                 Box::pin(consume),
                 Box::pin(publish),
                 follow,
                 Box::pin(evaluate),
-                Box::pin(sums.run(&shutdown))
+                Box::pin(sums.run(&shutdown)),
+                tombstones::run(&store, &shutdown)
             );
             consumed?;
         } else {

@@ -9,8 +9,8 @@ use mesh_events::proto::mesh::cost::v1::{CostClass, CostEvent, Money};
 use mesh_events::proto::mesh::event::v1::event::Payload;
 use mesh_events::{Event, EventType, from_timestamp};
 
-use crate::adapters::{AdjustmentRow, CostRow, Store, Transaction, WasteColumns};
-use crate::costing;
+use crate::adapters::{AdjustmentRow, CostRow, Store, Transaction};
+use crate::costing::{self, WasteColumns};
 use crate::domain::{Class, Micros};
 use crate::error::Error;
 use crate::handlers::{Change, run_of};
@@ -122,7 +122,7 @@ impl Restore {
             .or(event.occurred_at.as_ref())
             .and_then(from_timestamp)
             .unwrap_or_default(),
-            waste: WasteColumns::of(event),
+            waste: WasteColumns::of(cost),
         };
         match kind {
             EventType::CostEstimated => {
@@ -135,18 +135,18 @@ impl Restore {
                     .store_end(cluster, user, account, job, ended_at)
                     .await
             }
-            EventType::CostAdjusted if cost.reason == costing::USAGE => {
-                transaction.store_waste(cluster, run, &row.waste).await?;
-                transaction
-                    .store_end(cluster, user, account, job, ended_at)
-                    .await
-            }
             EventType::CostAdjusted => {
+                let is_usage = cost.reason == costing::USAGE;
                 let adjustment = AdjustmentRow {
                     cluster,
                     run,
                     event_id: &event.id,
                     cause_id: &event.source_detail,
+                    reason: if is_usage {
+                        costing::USAGE
+                    } else {
+                        costing::LATE_FACT
+                    },
                     previous: micros(&cost.previous),
                     delta: micros(&cost.delta).unwrap_or_default(),
                     total: micros(&cost.total).unwrap_or_default(),
@@ -155,7 +155,11 @@ impl Restore {
                     at: DateTime::from_timestamp(ended_at, 0).unwrap_or_default(),
                     waste: row.waste,
                 };
-                transaction.store_adjustment(&adjustment).await?;
+                if is_usage {
+                    transaction.store_usage(&adjustment).await?;
+                } else {
+                    transaction.store_adjustment(&adjustment).await?;
+                }
                 transaction
                     .store_end(cluster, user, account, job, ended_at)
                     .await

@@ -1,6 +1,6 @@
-//! What people have spent since a time: ended runs and running jobs, each with its part since then.
+//! Costs of people's jobs since a time: ended runs and running jobs, each with its part since then.
 //!
-//! `GET /v1/costs/me` answers it to people themselves. [`publisher`] keeps the sums of the present month in the bucket
+//! `GET /v1/costs/me` answers it to people themselves. [`publisher`] writes the sums of the present month to the bucket
 //! `mesh_spending`, for messages to the owners of jobs. The sums are in no event: whoever may see a job may not see what its owner spends.
 
 pub(crate) mod publisher;
@@ -12,7 +12,7 @@ use chrono::{DateTime, Utc};
 use mesh_runtime::api::{AccountsByCluster, Caller, Visibility};
 use serde::Serialize;
 
-use crate::adapters::{CostGroup, Filter, OpenRun, People, PriceBooks, Store};
+use crate::adapters::{CostGroup, Filter, OpenRun, People, Store};
 use crate::api::response::{self, CostReport, amount_text};
 use crate::costing;
 use crate::domain::Micros;
@@ -20,7 +20,7 @@ use crate::domain::calendar_period::Period;
 use crate::error::Error;
 use crate::price_book::PriceBook;
 
-/// What somebody's jobs cost since a time, in one currency.
+/// Cost of a person's jobs since a time, in one currency.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct PersonalAmount {
     /// Currency. Empty for running jobs while there is no price book.
@@ -57,7 +57,7 @@ impl AddAssign<&Self> for PersonalAmount {
     }
 }
 
-/// What the jobs of one Unix user of one cluster cost, in one currency.
+/// Cost of the jobs of one Unix user of one cluster, in one currency.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct UserSpending {
     pub cluster: String,
@@ -74,7 +74,7 @@ pub struct UnixUser {
     pub user: String,
 }
 
-/// What a person's jobs cost: those of all their Unix users on all clusters.
+/// Cost of a person's jobs: those of all their Unix users on all clusters.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct PersonSpending {
     /// `<issuer>#<subject>`, or `unix:<user>@<cluster>` of a Unix user whose person is not known.
@@ -91,7 +91,7 @@ pub struct PersonSpending {
 }
 
 /// Costs of all jobs of Unix users with these names, since a time, by cluster, user and currency.
-pub(crate) async fn of_users(
+pub(crate) async fn spending_of_users(
     store: &Store,
     book: Option<&PriceBook>,
     names: BTreeSet<String>,
@@ -114,10 +114,9 @@ pub(crate) async fn of_users(
         from: since.unwrap_or(i64::MIN),
         to: i64::MAX,
     };
-    let mut books = PriceBooks::of(store);
-    let slice = response::Slice::read(store, &mut books, CostGroup::User, &filter, period).await?;
+    let slices = response::Slices::read(store, CostGroup::User, &filter, vec![period]).await?;
     let nobody = People::default();
-    let report = response::sliced(CostGroup::User, vec![slice], book, &open, &nobody, now)?;
+    let report = response::sliced(CostGroup::User, slices, book, &open, &nobody, now)?;
     Ok(of_report(report, &burn_rates(book, &open)))
 }
 
@@ -182,14 +181,14 @@ pub(crate) fn summed<'a>(amounts: impl Iterator<Item = &'a PersonalAmount>) -> V
 }
 
 /// Whose costs are a caller's own: the people that the caller is, and Unix users without a known person that the caller is.
-pub(crate) struct Own<'a> {
+pub(crate) struct CallerIdentities<'a> {
     people: &'a People,
     keys: BTreeSet<String>,
     /// The caller's Unix users.
     users: &'a BTreeSet<String>,
 }
 
-impl<'a> Own<'a> {
+impl<'a> CallerIdentities<'a> {
     /// `cluster` is that of this process, to whose Unix users its socket belongs.
     pub fn of(caller: &'a Caller, people: &'a People, cluster: &str) -> Self {
         Self {
@@ -200,7 +199,7 @@ impl<'a> Own<'a> {
     }
 
     /// True for jobs of this Unix user. A user with the same name as the caller's who is linked to somebody else is somebody else.
-    fn has(&self, cluster: &str, user: &str) -> bool {
+    fn includes(&self, cluster: &str, user: &str) -> bool {
         let person = self.people.of(cluster, user);
         self.keys.contains(&person.key) || (!person.is_linked() && self.users.contains(user))
     }
@@ -223,7 +222,10 @@ impl<'a> Own<'a> {
             }
         }
         let mut amounts: BTreeMap<String, Vec<&PersonalAmount>> = BTreeMap::new();
-        for row in found.iter().filter(|row| self.has(&row.cluster, &row.user)) {
+        for row in found
+            .iter()
+            .filter(|row| self.includes(&row.cluster, &row.user))
+        {
             let key = self.person(&mut people, row.cluster.clone(), row.user.clone());
             amounts.entry(key).or_default().push(&row.amount);
         }
@@ -249,5 +251,32 @@ impl<'a> Own<'a> {
         entry.name = person.display_name;
         entry.key.clone_from(&person.key);
         person.key
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mesh_runtime::api::{AuthMethod, Role};
+
+    use super::*;
+
+    #[test]
+    fn a_caller_by_oidc_is_not_the_former_owner_of_their_unix_user() {
+        let people = People::of_test(&[("c", "alice", "idp", "former")]);
+        let new = Caller {
+            auth_method: AuthMethod::Oidc {
+                issuer: "idp".into(),
+                subject: "new".into(),
+            },
+            users: ["alice", "ann"].map(str::to_owned).into(),
+            ..Caller::peer("alice", 1, Role::User)
+        };
+        let own = CallerIdentities::of(&new, &people, "c");
+        assert!(!own.includes("c", "alice"), "linked to somebody else");
+        assert!(own.includes("c", "ann"), "not linked");
+        // On the socket the Unix user is all that is known.
+        let peer = Caller::peer("alice", 1, Role::User);
+        let own = CallerIdentities::of(&peer, &people, "c");
+        assert!(own.includes("c", "alice"));
     }
 }

@@ -64,7 +64,7 @@ pub fn pricing_facts(job: &Job) -> Job {
     }
 }
 
-/// The fields of a waiting job that its cost at the time limit is computed from.
+/// The fields of a pending job that its cost at the time limit is computed from.
 pub fn request_facts(job: &Job) -> Job {
     Job {
         node_count: job.node_count,
@@ -74,13 +74,19 @@ pub fn request_facts(job: &Job) -> Job {
 }
 
 /// What waste is computed from.
-fn measured(usage: &JobUsage) -> JobUsage {
+pub fn measured(usage: &JobUsage) -> JobUsage {
     JobUsage {
         cpu_seconds: usage.cpu_seconds,
         memory_kib: usage.memory_kib,
         incomplete: usage.incomplete,
         ..JobUsage::default()
     }
+}
+
+/// The usage of a run after another record: a complete one is never replaced by an incomplete one, or by none.
+pub fn better_usage(known: Option<&JobUsage>, new: Option<&JobUsage>) -> Option<JobUsage> {
+    let is_better = |known: &&JobUsage| new.is_none_or(|new| new.incomplete && !known.incomplete);
+    known.filter(is_better).or(new).map(measured)
 }
 
 /// What the run used by its record. Slurm's records of steps that are not complete are too low, so they say nothing. Slurm has no mean

@@ -257,7 +257,7 @@ fn faults(faults: &[Fault]) -> String {
 }
 
 /// A response, by the owners of its rows. One without personal data has none.
-trait Owned {
+trait HasOwners {
     fn owners(&self) -> Vec<&str> {
         Vec::new()
     }
@@ -270,41 +270,41 @@ trait Owned {
     }
 }
 
-impl Owned for TestResult {}
-impl Owned for Preview {}
-impl Owned for RedeliveryJob {}
+impl HasOwners for TestResult {}
+impl HasOwners for Preview {}
+impl HasOwners for RedeliveryJob {}
 
-impl Owned for Webhook {
+impl HasOwners for Webhook {
     fn owners(&self) -> Vec<&str> {
         vec![&self.owner]
     }
 }
 
-impl Owned for WebhookWithSecret {
+impl HasOwners for WebhookWithSecret {
     fn owners(&self) -> Vec<&str> {
         self.webhook.owners()
     }
 }
 
-impl Owned for WebhookList {
+impl HasOwners for WebhookList {
     fn owners(&self) -> Vec<&str> {
-        self.webhooks.iter().flat_map(Owned::owners).collect()
+        self.webhooks.iter().flat_map(HasOwners::owners).collect()
     }
 }
 
-impl Owned for DeliveryList {
+impl HasOwners for DeliveryList {
     fn owners(&self) -> Vec<&str> {
         vec![&self.owner; self.deliveries.len()]
     }
 }
 
-impl Owned for DeliveryWithAttempts {
+impl HasOwners for DeliveryWithAttempts {
     fn owners(&self) -> Vec<&str> {
         vec![&self.owner]
     }
 }
 
-impl Owned for RedeliveryList {
+impl HasOwners for RedeliveryList {
     fn owners(&self) -> Vec<&str> {
         vec![&self.owner; self.redeliveries.len()]
     }

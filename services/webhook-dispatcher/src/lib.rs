@@ -33,7 +33,7 @@ pub mod reader;
 mod repeat;
 pub mod store;
 pub mod stream;
-mod words;
+mod string_enum;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, RwLock};
@@ -56,6 +56,7 @@ use api::{TestLimiter, Webhooks};
 use delivery::costs::Costs;
 use delivery::endpoint_worker::WorkerContext;
 use delivery::http::Http;
+use delivery::spending::SpendingWait;
 use delivery::{outbox_publisher, retention_schedule};
 use endpoint::registry::Registry;
 use endpoint::reload::{EndpointReloader, FileStamps, NamedFiles};
@@ -125,6 +126,7 @@ impl Service for WebhookDispatcherService {
             cluster: context.mesh.cluster.clone(),
             costs: Costs::new(cost_join_timeout),
             cost_join_timeout,
+            spending_wait: SpendingWait::default(),
             auto_disable_after,
             outcomes: Notify::new(),
             places: Arc::new(Semaphore::new(max_in_flight)),

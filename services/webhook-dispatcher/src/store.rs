@@ -242,7 +242,7 @@ impl Store {
         let action = "read delivery";
         let of_event = " FROM deliveries WHERE endpoint = ? AND event_id = ?";
         let sql = Sql::new("SELECT ").push(COLUMNS);
-        let sql = sql.and(of_event, [endpoint.into(), event_id.into()]);
+        let sql = sql.append(of_event, [endpoint.into(), event_id.into()]);
         self.first(action, &sql, read).await
     }
 
@@ -272,7 +272,7 @@ impl Store {
                 .push(if n > 0 { " UNION ALL " } else { "" })
                 .push("SELECT * FROM (SELECT ")
                 .push(COLUMNS)
-                .and(" FROM deliveries WHERE endpoint = ?", [endpoint.into()]);
+                .append(" FROM deliveries WHERE endpoint = ?", [endpoint.into()]);
             let wanted = DeliverySelection {
                 state: Some(state),
                 ..wanted.clone()
@@ -281,9 +281,9 @@ impl Store {
             if let Some(place) = after {
                 sql = beyond(sql, "<", place);
             }
-            sql = sql.and(concat!(newest!(), ") AS found"), [max.into()]);
+            sql = sql.append(concat!(newest!(), ") AS found"), [max.into()]);
         }
-        let sql = sql.and(newest!(), [max.into()]);
+        let sql = sql.append(newest!(), [max.into()]);
         self.query("read deliveries", &sql, read).await
     }
 

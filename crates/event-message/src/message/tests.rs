@@ -272,7 +272,7 @@ fn the_guide_has_every_default_type_with_its_reason() {
 fn a_budget_shows_its_use_and_who_used_most() {
     let event = sample::event(EventType::UserQuotaExceeded);
     let expected = "Error 💶 Budget physics-2025-11: quota exceeded\n\
-        100 % of 3000.00 EUR: 2900.00 EUR settled, 112.00 EUR running, 3400.00 EUR if all running and waiting jobs reach their time limits\n  \
+        100 % of 3000.00 EUR: 2900.00 EUR settled, 112.00 EUR running, 3400.00 EUR if all running and pending jobs reach their time limits\n  \
         Period: 2025-11\n  Covers: account=physics\n  Largest: alice 1800.00 EUR\ncluster example";
     assert_eq!(shown(of(&event, None)), expected);
 }

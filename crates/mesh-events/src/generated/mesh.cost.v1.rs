@@ -137,9 +137,9 @@ pub struct Spending {
     /// Final costs of ended runs and costs of running jobs until `as_of`, each with its part in the month. One for each currency.
     #[prost(message, repeated, tag = "3")]
     pub spent: ::prost::alloc::vec::Vec<Money>,
-    /// End of the newest run that is included, in Unix seconds.
-    #[prost(int64, tag = "4")]
-    pub newest_end: i64,
+    /// Entity keys of the runs whose costs were included last, newest first. At most 100.
+    #[prost(string, repeated, tag = "4")]
+    pub newest_runs: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
     /// Time of the computation.
     #[prost(message, optional, tag = "5")]
     pub as_of: ::core::option::Option<::pbjson_types::Timestamp>,
@@ -985,7 +985,7 @@ impl serde::Serialize for Spending {
         if !self.spent.is_empty() {
             len += 1;
         }
-        if self.newest_end != 0 {
+        if !self.newest_runs.is_empty() {
             len += 1;
         }
         if self.as_of.is_some() {
@@ -1001,10 +1001,8 @@ impl serde::Serialize for Spending {
         if !self.spent.is_empty() {
             struct_ser.serialize_field("spent", &self.spent)?;
         }
-        if self.newest_end != 0 {
-            #[allow(clippy::needless_borrow)]
-            #[allow(clippy::needless_borrows_for_generic_args)]
-            struct_ser.serialize_field("newestEnd", ToString::to_string(&self.newest_end).as_str())?;
+        if !self.newest_runs.is_empty() {
+            struct_ser.serialize_field("newestRuns", &self.newest_runs)?;
         }
         if let Some(v) = self.as_of.as_ref() {
             struct_ser.serialize_field("asOf", v)?;
@@ -1022,8 +1020,8 @@ impl<'de> serde::Deserialize<'de> for Spending {
             "month",
             "person",
             "spent",
-            "newest_end",
-            "newestEnd",
+            "newest_runs",
+            "newestRuns",
             "as_of",
             "asOf",
         ];
@@ -1033,7 +1031,7 @@ impl<'de> serde::Deserialize<'de> for Spending {
             Month,
             Person,
             Spent,
-            NewestEnd,
+            NewestRuns,
             AsOf,
         }
         impl<'de> serde::Deserialize<'de> for GeneratedField {
@@ -1059,7 +1057,7 @@ impl<'de> serde::Deserialize<'de> for Spending {
                             "month" => Ok(GeneratedField::Month),
                             "person" => Ok(GeneratedField::Person),
                             "spent" => Ok(GeneratedField::Spent),
-                            "newestEnd" | "newest_end" => Ok(GeneratedField::NewestEnd),
+                            "newestRuns" | "newest_runs" => Ok(GeneratedField::NewestRuns),
                             "asOf" | "as_of" => Ok(GeneratedField::AsOf),
                             _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
                         }
@@ -1083,7 +1081,7 @@ impl<'de> serde::Deserialize<'de> for Spending {
                 let mut month__ = None;
                 let mut person__ = None;
                 let mut spent__ = None;
-                let mut newest_end__ = None;
+                let mut newest_runs__ = None;
                 let mut as_of__ = None;
                 while let Some(k) = map_.next_key()? {
                     match k {
@@ -1105,13 +1103,11 @@ impl<'de> serde::Deserialize<'de> for Spending {
                             }
                             spent__ = Some(map_.next_value()?);
                         }
-                        GeneratedField::NewestEnd => {
-                            if newest_end__.is_some() {
-                                return Err(serde::de::Error::duplicate_field("newestEnd"));
+                        GeneratedField::NewestRuns => {
+                            if newest_runs__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("newestRuns"));
                             }
-                            newest_end__ = 
-                                Some(map_.next_value::<::pbjson::private::NumberDeserialize<_>>()?.0)
-                            ;
+                            newest_runs__ = Some(map_.next_value()?);
                         }
                         GeneratedField::AsOf => {
                             if as_of__.is_some() {
@@ -1125,7 +1121,7 @@ impl<'de> serde::Deserialize<'de> for Spending {
                     month: month__.unwrap_or_default(),
                     person: person__.unwrap_or_default(),
                     spent: spent__.unwrap_or_default(),
-                    newest_end: newest_end__.unwrap_or_default(),
+                    newest_runs: newest_runs__.unwrap_or_default(),
                     as_of: as_of__,
                 })
             }

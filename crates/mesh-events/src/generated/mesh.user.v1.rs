@@ -76,7 +76,7 @@ pub struct Quota {
     /// Cost of running jobs in the period until now.
     #[prost(message, optional, tag = "9")]
     pub in_flight: ::core::option::Option<super::super::cost::v1::Money>,
-    /// Settled, in flight, and what running and waiting jobs may still cost in the period until their time limits.
+    /// Settled, in flight, and what running and pending jobs may still cost in the period until their time limits.
     #[prost(message, optional, tag = "10")]
     pub committed: ::core::option::Option<super::super::cost::v1::Money>,
     /// What is compared with the amount: `settled`, `in_flight` (settled and in flight) or `committed`.

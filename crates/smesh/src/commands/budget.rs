@@ -20,12 +20,12 @@ pub(super) async fn run(global: &Global, args: &cli::Budget) -> Result<ExitCode,
             let answer = settings::client(global)?
                 .get("/v1/budgets", &Query::new())
                 .await?;
-            print(global, &answer, list)
+            show::answer(global, &answer, list)
         }
         cli::Budget::Show { name } => {
             let path = format!("/v1/budgets/{name}");
             let answer = settings::client(global)?.get(&path, &Query::new()).await?;
-            print(global, &answer, detail)
+            show::answer(global, &answer, detail)
         }
         cli::Budget::Set { file } => set(global, file).await,
         cli::Budget::Delete { name } => {
@@ -33,7 +33,7 @@ pub(super) async fn run(global: &Global, args: &cli::Budget) -> Result<ExitCode,
             let answer = settings::client(global)?
                 .send_json(Method::DELETE, &path, None, &[])
                 .await?;
-            print(global, &answer, |answer| {
+            show::answer(global, &answer, |answer| {
                 format!("deleted budget {}", show::value(&answer["name"]))
             })
         }
@@ -41,15 +41,19 @@ pub(super) async fn run(global: &Global, args: &cli::Budget) -> Result<ExitCode,
     }
 }
 
-/// Sends each budget of a file.
+/// Sends each budget of a file, if all of them are valid.
 async fn set(global: &Global, file: &Path) -> Result<ExitCode, Error> {
-    let client = settings::client(global)?;
+    let failed = |error: BudgetsError| Error::Failed(mesh_runtime::error_chain(&error));
+    files::load(file, None).map_err(failed)?;
     let text = std::fs::read_to_string(file).map_err(|source| Error::io("read", file, source))?;
+    let client = settings::client(global)?;
     for budget in of_file(&text)? {
-        let answer = client
-            .send_json(Method::POST, "/v1/budgets", Some(&budget), &[])
-            .await?;
-        print(global, &answer, |answer| {
+        let sent = client.send_json(Method::POST, "/v1/budgets", Some(&budget), &[]);
+        let answer = sent.await.inspect_err(|_| {
+            let name = show::value(&budget["name"]);
+            anstream::eprintln!("budget {name} not set, later ones of the file not sent");
+        })?;
+        show::answer(global, &answer, |answer| {
             format!("set budget {}", show::value(&answer["name"]))
         })?;
     }
@@ -78,19 +82,6 @@ fn of_file(text: &str) -> Result<Vec<Value>, Error> {
         Some(toml::Value::Array(budgets)) => Ok(budgets.iter().cloned().map(json).collect()),
         _ => Err(Error::Failed("the file has no [[budget]]".to_owned())),
     }
-}
-
-fn print(
-    global: &Global,
-    answer: &Value,
-    text: impl FnOnce(&Value) -> String,
-) -> Result<ExitCode, Error> {
-    if global.json {
-        show::line(answer)?;
-    } else {
-        show::line(text(answer))?;
-    }
-    Ok(ExitCode::SUCCESS)
 }
 
 fn amount(budget: &Value, key: &str) -> String {
@@ -174,7 +165,7 @@ fn detail(budget: &Value) -> String {
             amount(budget, "burn_rate_micros")
         ),
         format!(
-            "  committed  {} if all running and waiting jobs reach their limits",
+            "  committed  {} if all running and pending jobs reach their limits",
             amount(budget, "committed_micros")
         ),
     ];
@@ -269,7 +260,7 @@ mod tests {
             counts: Counts::InFlight,
             settled_micros: Micros(1_980_000_000),
             in_flight_micros: Micros(432_000_000),
-            queued_micros: Micros(0),
+            pending_micros: Micros(0),
             committed_micros: Micros(3_562_000_000),
             used_micros: Micros(2_412_000_000),
             percent: 80,
@@ -303,7 +294,7 @@ Budget nlp for account nlp or vision, 2026-11
   used       2412.00 EUR of 3000.00 EUR (80 %), counting in flight
   settled    1980.00 EUR
   in flight  432.00 EUR, 18.20 EUR per hour
-  committed  3562.00 EUR if all running and waiting jobs reach their limits
+  committed  3562.00 EUR if all running and pending jobs reach their limits
   forecast   3310.00 EUR at the end of the period (P50; P90 3620.00 EUR)
   used up    2026-11-24 (P50; P90 2026-11-22)
   2 runs have no price and are not included

@@ -11,80 +11,71 @@ use mesh_runtime::TimeBound;
 use serde_json::Value;
 
 use crate::cli::{self, Global};
-use crate::client::Query;
+use crate::client::{Client, Query};
 use crate::error::Error;
 use crate::{settings, show};
 
 pub(super) async fn run(global: &Global, args: &cli::Cost) -> Result<ExitCode, Error> {
     let client = settings::client(global)?;
-    if let Some(cli::CostCommand::Me { since }) = &args.command {
-        let since = match since {
-            Some(since) => *since,
-            None => start_of_month()?,
-        };
-        let answer = client
-            .get("/v1/costs/me", &vec![("since", since.into())])
-            .await?;
-        if global.json {
-            show::line(&answer)?;
-        } else {
-            show::line(personal(&answer))?;
-        }
-        return Ok(ExitCode::SUCCESS);
-    }
     match &args.command {
-        Some(cli::CostCommand::Report(args)) => return report::run(global, &client, args).await,
+        Some(cli::CostCommand::Me { since }) => me(global, &client, *since).await,
+        Some(cli::CostCommand::Report(args)) => report::run(global, &client, args).await,
         Some(cli::CostCommand::Nodes { since, until }) => {
-            let mut query = Query::new();
-            query.extend(global.cluster.clone().map(|cluster| ("cluster", cluster)));
-            query.extend(since.map(|since| ("since", since.into())));
-            query.extend(until.map(|until| ("until", until.into())));
-            let answer = client.get("/v1/costs/nodes", &query).await?;
-            if global.json {
-                show::line(&answer)?;
-            } else {
-                show::line(nodes(&answer))?;
-            }
-            return Ok(ExitCode::SUCCESS);
+            let path = "/v1/costs/nodes";
+            let query = period_query(global, *since, *until);
+            show::answer(global, &client.get(path, &query).await?, nodes)
+        }
+        Some(cli::CostCommand::Periods) => {
+            let answer = client.get("/v1/costs/periods", &Query::new()).await?;
+            show::answer(global, &answer, closed_periods)
         }
         Some(cli::CostCommand::Close { period }) => {
-            let answer = match period {
-                Some(period) => client.post(&format!("/v1/costs/periods/{period}")).await?,
-                None => client.get("/v1/costs/periods", &Query::new()).await?,
-            };
-            if global.json {
-                show::line(&answer)?;
-            } else {
-                show::line(closed(&answer))?;
-            }
-            return Ok(ExitCode::SUCCESS);
+            let answer = client.post(&format!("/v1/costs/periods/{period}")).await?;
+            show::answer(global, &answer, closed_period)
         }
-        Some(cli::CostCommand::Me { .. }) | None => {}
+        None if args.live => {
+            let mut query = period_query(global, None, None);
+            query.extend(args.user.clone().map(|user| ("user", user)));
+            let answer = client.get("/v1/costs/live", &query).await?;
+            show::answer(global, &answer, live)
+        }
+        None => sums_of_runs(global, &client, args).await,
     }
+}
+
+/// The cluster and the bounds of a request.
+fn period_query(global: &Global, since: Option<TimeBound>, until: Option<TimeBound>) -> Query {
     let mut query = Query::new();
     query.extend(global.cluster.clone().map(|cluster| ("cluster", cluster)));
-    query.extend(args.user.clone().map(|user| ("user", user)));
-    let path = if args.live {
-        "/v1/costs/live"
-    } else {
-        query.push(("by", args.by.as_str().into()));
-        query.extend(args.since.map(|since| ("since", since.into())));
-        query.extend(args.until.map(|until| ("until", until.into())));
-        if matches!(args.attribution, cli::CostAttribution::Slice) {
-            query.push(("attribution", "slice".into()));
-        }
-        query.extend(args.timezone.clone().map(|zone| ("timezone", zone)));
-        "/v1/costs"
+    query.extend(since.map(|since| ("since", since.into())));
+    query.extend(until.map(|until| ("until", until.into())));
+    query
+}
+
+async fn me(global: &Global, client: &Client, since: Option<TimeBound>) -> Result<ExitCode, Error> {
+    let since = match since {
+        Some(since) => since,
+        None => start_of_month()?,
     };
-    let answer = client.get(path, &query).await?;
-    if global.json {
-        show::line(&answer)?;
-    } else if args.live {
-        show::line(live(&answer))?;
-    } else {
-        show::line(spent(&answer, args.by))?;
+    let query = vec![("since", since.into())];
+    let answer = client.get("/v1/costs/me", &query).await?;
+    show::answer(global, &answer, personal)
+}
+
+async fn sums_of_runs(
+    global: &Global,
+    client: &Client,
+    args: &cli::Cost,
+) -> Result<ExitCode, Error> {
+    let mut query = period_query(global, args.since, args.until);
+    query.extend(args.user.clone().map(|user| ("user", user)));
+    query.push(("by", args.by.as_str().into()));
+    if matches!(args.attribution, cli::CostAttribution::Slice) {
+        query.push(("attribution", "slice".into()));
     }
-    Ok(ExitCode::SUCCESS)
+    query.extend(args.timezone.clone().map(|zone| ("timezone", zone)));
+    let answer = client.get("/v1/costs", &query).await?;
+    show::answer(global, &answer, |answer| spent(answer, args.by))
 }
 
 fn amount(value: &Value, currency: &str) -> String {
@@ -233,40 +224,41 @@ fn sums(amounts: &Value, since: &str) -> Vec<String> {
     lines
 }
 
-/// One closed period, or all.
-fn closed(answer: &Value) -> String {
-    let one = |row: &Value| {
-        let field = |key: &str| show::value(&row[key]);
-        format!(
-            "{} closed by {} at {}, {} rows, SHA-256 {}",
-            field("period"),
-            field("closed_by"),
-            field("closed_at"),
-            field("rows"),
-            field("sha256")
-        )
-    };
-    match answer["periods"].as_array() {
-        None => one(answer),
-        Some(periods) if periods.is_empty() => "no period is closed".into(),
-        Some(periods) => periods.iter().map(one).collect::<Vec<_>>().join("\n"),
-    }
+fn closed_period(row: &Value) -> String {
+    let field = |key: &str| show::value(&row[key]);
+    format!(
+        "{} closed by {} at {}, {} rows, SHA-256 {}",
+        field("period"),
+        field("closed_by"),
+        field("closed_at"),
+        field("rows"),
+        field("sha256")
+    )
 }
 
-/// Lines of a node, as far as any node has them.
+fn closed_periods(answer: &Value) -> String {
+    let periods = answer["periods"].as_array().into_iter().flatten();
+    let lines: Vec<String> = periods.map(closed_period).collect();
+    if lines.is_empty() {
+        return "no period is closed".into();
+    }
+    lines.join("\n")
+}
+
+/// Costs of nodes, with a column for each category that any node has.
 fn nodes(answer: &Value) -> String {
     let currency = show::value(&answer["currency"]);
-    let lines: Vec<&String> = answer["line_micros"]
+    let categories: Vec<&String> = answer["category_micros"]
         .as_object()
         .into_iter()
-        .flat_map(|lines| lines.keys())
+        .flat_map(|categories| categories.keys())
         .collect();
     let mut heading = vec!["NODE".to_owned(), "TYPE".to_owned(), "COST".to_owned()];
-    heading.extend(lines.iter().map(|line| line.to_uppercase()));
+    heading.extend(categories.iter().map(|category| category.to_uppercase()));
     let cells = |row: &Value| {
         let mut cells = vec![amount(&row["cost_micros"], &currency)];
-        cells.extend(lines.iter().map(|line| {
-            let micros = &row["line_micros"][line.as_str()];
+        cells.extend(categories.iter().map(|category| {
+            let micros = &row["category_micros"][category.as_str()];
             match micros.is_null() {
                 true => String::new(),
                 false => amount(micros, ""),

@@ -83,6 +83,43 @@ fn budget_files_are_checked_with_all_faults_at_once() {
 }
 
 #[test]
+fn budgets_are_only_sent_if_all_of_the_file_are_valid() {
+    let mesh = Mesh::init();
+    let good = "[[budget]]\nname = \"a\"\nscope = { account = \"x\" }\nperiod = \"month\"\namount = \"1\"\n";
+    let bad = good.replace("\"a\"", "\"b\"").replace("month", "week");
+    fs::write(mesh.path("set.toml"), format!("{good}{bad}")).unwrap();
+    let set = mesh.run(&["budget", "set", "set.toml"]);
+    // No service runs, so sending the first budget would fail for another reason.
+    let text = stderr(&set);
+    assert!(
+        !set.status.success() && text.contains("budget \"b\": period"),
+        "{set:?}"
+    );
+    assert!(!text.contains("not set"), "{set:?}");
+}
+
+#[test]
+fn options_that_a_form_of_report_does_not_have_are_refused() {
+    let mesh = Mesh::init();
+    let report = ["cost", "report", "--period", "2026-11"];
+    for (options, refused) in [
+        (&["--format", "focus", "--by", "user"][..], "--by"),
+        (
+            &["--format", "focus", "--timezone", "Asia/Tokyo"],
+            "--timezone",
+        ),
+        (&["--format", "csv", "--site", "S"], "--site"),
+        (&["--billed-effective"], "--billed-effective"),
+    ] {
+        let output = mesh.run(&[&report[..], options].concat());
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        assert!(stderr(&output).contains(refused), "{output:?}");
+    }
+    let close = mesh.run(&["cost", "close"]);
+    assert_eq!(close.status.code(), Some(2), "{close:?}");
+}
+
+#[test]
 fn prices_are_imported_and_jobs_estimated_by_them() {
     let mesh = Mesh::init();
     let book = "name = \"b\"\nversion = \"1\"\ncurrency = \"EUR\"\n[[node_type]]\nname = \"t\"\ncpu = 8\nmem = 1000\n[[node_type.series]]\nmarket = \"on_demand\"\nfile = \"series.csv\"\n";

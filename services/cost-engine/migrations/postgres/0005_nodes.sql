@@ -1,4 +1,11 @@
--- Changes of nodes, for what each second of a node was paid for.
+-- Every node that had a change.
+CREATE TABLE nodes (
+    cluster TEXT NOT NULL,
+    node TEXT NOT NULL,
+    PRIMARY KEY (cluster, node)
+);
+
+-- Changes of nodes, for the category of each second.
 CREATE TABLE node_states (
     cluster TEXT NOT NULL,
     node TEXT NOT NULL,

@@ -8,9 +8,5 @@ CREATE TABLE closed_periods (
     report_rows BIGINT NOT NULL,
     -- Unix seconds.
     closed_at BIGINT NOT NULL,
-    closed_by TEXT NOT NULL,
-    -- The audit entry about it, for the ledger. NULL once JetStream has it.
-    cluster TEXT NOT NULL,
-    audit_id TEXT NOT NULL,
-    audit_entry BLOB
+    closed_by TEXT NOT NULL
 );

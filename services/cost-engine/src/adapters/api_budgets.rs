@@ -1,32 +1,9 @@
-//! Budgets that were made by the API, and the audit entries about them.
+//! Budgets that were made by the API.
 
 use mesh_db::sql::{Row, Sql};
 
-use super::Store;
+use super::{AuditRow, Store};
 use crate::error::Error;
-
-/// An audit entry, for the ledger.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AuditRow {
-    /// Id of the entry.
-    pub audit_id: String,
-    /// Cluster of the process.
-    pub cluster: String,
-    /// The entry.
-    pub body: Vec<u8>,
-}
-
-impl AuditRow {
-    fn insertion(&self) -> Sql {
-        Sql::new("INSERT INTO audit_entries (audit_id, cluster, audit_entry) VALUES (")
-            .list([
-                (&self.audit_id).into(),
-                (&self.cluster).into(),
-                self.body.as_slice().into(),
-            ])
-            .push(")")
-    }
-}
 
 impl Store {
     /// Names and contents of the budgets, by name.
@@ -42,68 +19,57 @@ impl Store {
         budgets.map_err(Error::database(ACTION))
     }
 
-    /// Stores a budget, with the audit entry about it.
+    /// Stores a budget, with the audit entry about it, over the content that the caller's right was checked for (`None`: there was no such
+    /// budget). False if that is no longer the content.
     ///
     /// # Errors
     /// If the database refuses.
     pub async fn put_budget(
         &self,
         (name, content): (&str, &str),
+        known: Option<&str>,
         (by, at): (&str, i64),
         audit: &AuditRow,
-    ) -> Result<(), Error> {
-        let sql = Sql::new("INSERT INTO api_budgets (name, content, changed_by, changed_at) VALUES (")
-            .list([name.into(), content.into(), by.into(), at.into()])
-            .push(
-                ") ON CONFLICT (name) DO UPDATE SET content = excluded.content, changed_by = excluded.changed_by, changed_at = excluded.changed_at",
-            );
+    ) -> Result<bool, Error> {
+        let sql = match known {
+            None => {
+                Sql::new("INSERT INTO api_budgets (name, content, changed_by, changed_at) VALUES (")
+                    .list([name.into(), content.into(), by.into(), at.into()])
+                    .push(") ON CONFLICT (name) DO NOTHING")
+            }
+            Some(known) => Sql::new("UPDATE api_budgets SET content = ")
+                .bind(content)
+                .push(", changed_by = ")
+                .bind(by)
+                .push(", changed_at = ")
+                .bind(at)
+                .push(" WHERE name = ")
+                .bind(name)
+                .push(" AND content = ")
+                .bind(known),
+        };
         let changed = self
             .database
             .change("store budget", sql, vec![audit.insertion()]);
-        changed.await?;
-        Ok(())
+        Ok(changed.await?)
     }
 
-    /// Removes a budget, with the audit entry about it. False if there is none.
+    /// Removes a budget with this content, with the audit entry about it. False if it does not exist or has another content.
     ///
     /// # Errors
     /// If the database refuses.
-    pub async fn delete_budget(&self, name: &str, audit: &AuditRow) -> Result<bool, Error> {
-        let sql = Sql::new("DELETE FROM api_budgets WHERE name = ").bind(name);
+    pub async fn delete_budget(
+        &self,
+        (name, known): (&str, &str),
+        audit: &AuditRow,
+    ) -> Result<bool, Error> {
+        let sql = Sql::new("DELETE FROM api_budgets WHERE name = ")
+            .bind(name)
+            .push(" AND content = ")
+            .bind(known);
         let changed = self
             .database
             .change("remove budget", sql, vec![audit.insertion()]);
         Ok(changed.await?)
-    }
-
-    /// Audit entries about budgets that are not published.
-    ///
-    /// # Errors
-    /// If the database refuses.
-    pub async fn unpublished_audit(&self) -> Result<Vec<AuditRow>, Error> {
-        const ACTION: &str = "read audit entries";
-        let sql = Sql::new("SELECT audit_id, cluster, audit_entry FROM audit_entries");
-        let rows = self.database.rows(ACTION, &sql).await?;
-        let read = |row: &Row| {
-            Ok(AuditRow {
-                audit_id: row.get("audit_id")?,
-                cluster: row.get("cluster")?,
-                body: row.get("audit_entry")?,
-            })
-        };
-        let entries: Result<_, sqlx::Error> = rows.iter().map(read).collect();
-        entries.map_err(Error::database(ACTION))
-    }
-
-    /// Notes that JetStream has an audit entry.
-    ///
-    /// # Errors
-    /// If the database refuses. The entry is then published again, with the same id.
-    pub async fn audit_published(&self, audit_id: &str) -> Result<(), Error> {
-        let sql = Sql::new("DELETE FROM audit_entries WHERE audit_id = ").bind(audit_id);
-        self.database
-            .change("remove audit entry", sql, Vec::new())
-            .await?;
-        Ok(())
     }
 }

@@ -1,15 +1,15 @@
 //! What budgets are evaluated from, and what was published of them.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use mesh_db::pool::{Access, Conn, Transaction as Snapshot};
 use mesh_db::sql::{Row, Sql};
 
+use super::pending_runs::read_pending_runs;
 use super::people::read_people;
 use super::queries::{Filter, read_open_runs};
-use super::queued::read_queued;
 use super::slices::{read_cut_runs, within};
-use super::{CutRun, OpenRun, People, QueuedRun, RunKeys, Store, Transaction};
+use super::{FinalizedRun, OpenRun, PendingRun, People, RunKeys, Store, Transaction};
 use crate::budgets::crossing::PublishedState;
 use crate::domain::{Interval, Micros};
 use crate::error::Error;
@@ -25,8 +25,22 @@ pub struct BudgetFacts {
     pub people: People,
     /// What is published.
     pub states: Vec<BudgetState>,
-    /// Runs that wait.
-    pub queued: Vec<QueuedRun>,
+    /// Pending runs.
+    pub pending: Vec<PendingRun>,
+}
+
+impl BudgetFacts {
+    /// The clusters of all of these costs.
+    pub fn clusters(&self) -> BTreeSet<&str> {
+        let open = self.open.iter().map(|run| &run.keys);
+        let pending = self.pending.iter().map(|run| &run.keys);
+        let ended = self.periods.iter().flat_map(|period| {
+            let sums = period.sums.iter().map(|(keys, _, _)| keys);
+            sums.chain(period.cut.iter().map(|run| &run.keys))
+        });
+        let keys = open.chain(pending).chain(ended);
+        keys.map(|keys| keys.cluster.as_str()).collect()
+    }
 }
 
 /// Final costs in a period.
@@ -35,7 +49,7 @@ pub struct PeriodCosts {
     /// Sums of runs wholly within the period, and how many of them have no price.
     pub sums: Vec<(RunKeys, Micros, u64)>,
     /// Runs that a bound of the period cuts.
-    pub cut: Vec<CutRun>,
+    pub cut: Vec<FinalizedRun>,
 }
 
 /// What is published of a budget in a period.
@@ -70,14 +84,14 @@ impl Store {
         let all = Filter::all();
         let mut facts = BudgetFacts {
             open: read_open_runs(&mut snapshot, &all).await?,
-            queued: read_queued(&mut snapshot).await?,
+            pending: read_pending_runs(&mut snapshot).await?,
             people: read_people(&mut snapshot).await?,
             states: states(snapshot.conn(), None).await?,
             ..BudgetFacts::default()
         };
         for period in periods {
             let sums = sums_by_keys(&mut snapshot, currency, *period).await;
-            let mut cut = read_cut_runs(&mut snapshot, &all, *period).await?;
+            let mut cut = read_cut_runs(&mut snapshot, &all, &[*period]).await?;
             cut.retain(|run| run.currency == currency);
             facts.periods.push(PeriodCosts {
                 sums: sums.map_err(Error::database(ACTION))?,
@@ -91,7 +105,7 @@ impl Store {
     ///
     /// # Errors
     /// If the database refuses.
-    pub async fn accounts(&self) -> Result<std::collections::BTreeSet<String>, Error> {
+    pub async fn accounts(&self) -> Result<BTreeSet<String>, Error> {
         const ACTION: &str = "read accounts";
         let sql = Sql::new("SELECT DISTINCT account FROM runs");
         let rows = self.database.rows(ACTION, &sql).await?;

@@ -2,12 +2,10 @@
 
 use chrono::{DateTime, Utc};
 use mesh_db::sql::{Row, Sql};
-use mesh_events::Event;
-use mesh_events::proto::mesh::cost::v1::CostEvent;
-use mesh_events::proto::mesh::event::v1::event::Payload;
 use mesh_events::proto::mesh::job::v1::Job;
 
 use super::runs::Transaction;
+use crate::costing::WasteColumns;
 use crate::domain::{Class, Micros};
 use crate::error::Error;
 use crate::usage::tags;
@@ -49,31 +47,6 @@ pub struct CostRow<'a> {
     pub waste: WasteColumns,
 }
 
-/// What of a cost is lost or unused, as reports need it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct WasteColumns {
-    /// Why the whole cost is lost. Empty if it is not.
-    pub lost: String,
-    /// Cost of what was held and not used. `None` if not known.
-    pub unused: Option<Micros>,
-}
-
-impl WasteColumns {
-    /// Those of a cost event.
-    pub fn of(event: &Event) -> Self {
-        let Some(Payload::Cost(CostEvent {
-            waste: Some(waste), ..
-        })) = &event.payload
-        else {
-            return Self::default();
-        };
-        Self {
-            lost: waste.lost.clone(),
-            unused: waste.unused.as_ref().map(|money| Micros(money.micros)),
-        }
-    }
-}
-
 /// Present state of a final cost.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FinalCost {
@@ -82,6 +55,8 @@ pub struct FinalCost {
     class: String,
     /// Name and version of the price book.
     pub price_book: String,
+    /// What of it is lost or unused.
+    pub waste: WasteColumns,
 }
 
 impl FinalCost {
@@ -102,6 +77,8 @@ pub struct AdjustmentRow<'a> {
     pub event_id: &'a str,
     /// Id of the late job event.
     pub cause_id: &'a str,
+    /// `late_fact` or `usage`.
+    pub reason: &'static str,
     /// Previous cost. `None` if there was no price.
     pub previous: Option<Micros>,
     /// Difference to the previous cost.
@@ -139,7 +116,7 @@ impl Transaction {
     ) -> Result<Option<FinalCost>, Error> {
         const ACTION: &str = "read final cost";
         let sql = cost(
-            "current_micros, class, price_book",
+            "current_micros, class, price_book, lost, unused_micros",
             cluster,
             run,
             "finalized",
@@ -150,6 +127,10 @@ impl Transaction {
                 current: row.get::<Option<i64>>("current_micros")?.map(Micros),
                 class: row.get("class")?,
                 price_book: row.get("price_book")?,
+                waste: WasteColumns {
+                    lost: row.get("lost")?,
+                    unused: row.get::<Option<i64>>("unused_micros")?.map(Micros),
+                },
             })
         };
         row.map(read).transpose().map_err(Error::database(ACTION))
@@ -222,11 +203,30 @@ impl Transaction {
         self.add_event(row.event_id, body, traceparent).await
     }
 
-    /// Adds an adjustment, unless it exists, and updates the final cost.
+    /// Adds what a run used, unless it is known, and its event to the outbox. The cost stays the same.
     ///
     /// # Errors
     /// If the database refuses.
-    pub async fn store_adjustment(&mut self, row: &AdjustmentRow<'_>) -> Result<(), Error> {
+    pub async fn add_usage(
+        &mut self,
+        row: &AdjustmentRow<'_>,
+        body: &[u8],
+        traceparent: &str,
+    ) -> Result<(), Error> {
+        self.store_usage(row).await?;
+        self.add_event(row.event_id, body, traceparent).await
+    }
+
+    /// Adds what a run used, unless it is known. The cost stays the same.
+    ///
+    /// # Errors
+    /// If the database refuses.
+    pub async fn store_usage(&mut self, row: &AdjustmentRow<'_>) -> Result<(), Error> {
+        self.insert_adjustment(row).await?;
+        self.store_waste(row).await
+    }
+
+    async fn insert_adjustment(&mut self, row: &AdjustmentRow<'_>) -> Result<(), Error> {
         let sql = Sql::new(
             "INSERT INTO adjustments (event_id, cluster, run, cause_id, reason, previous_micros, delta_micros, total_micros) VALUES (",
         )
@@ -235,13 +235,21 @@ impl Transaction {
             row.cluster.into(),
             row.run.into(),
             row.cause_id.into(),
-            "late_fact".into(),
+            row.reason.into(),
             row.previous.map(|previous| previous.0).into(),
             row.delta.0.into(),
             row.total.0.into(),
         ])
         .push(") ON CONFLICT DO NOTHING");
-        self.run("add adjustment", &sql).await?;
+        self.run("add adjustment", &sql).await.map(drop)
+    }
+
+    /// Adds an adjustment, unless it exists, and updates the final cost.
+    ///
+    /// # Errors
+    /// If the database refuses.
+    pub async fn store_adjustment(&mut self, row: &AdjustmentRow<'_>) -> Result<(), Error> {
+        self.insert_adjustment(row).await?;
         let sql = Sql::new("UPDATE costs SET problem = '', current_micros = ")
             .bind(row.total.0)
             .push(", class = ")
@@ -257,27 +265,18 @@ impl Transaction {
             .push(" AND run = ")
             .bind(row.run);
         self.run("adjust cost", &sql).await?;
-        self.store_waste(row.cluster, row.run, &row.waste).await
+        self.store_waste(row).await
     }
 
-    /// Stores what of a final cost is lost or unused.
-    ///
-    /// # Errors
-    /// If the database refuses.
-    pub async fn store_waste(
-        &mut self,
-        cluster: &str,
-        run: &str,
-        waste: &WasteColumns,
-    ) -> Result<(), Error> {
+    async fn store_waste(&mut self, row: &AdjustmentRow<'_>) -> Result<(), Error> {
         let sql = Sql::new("UPDATE costs SET lost = ")
-            .bind(waste.lost.as_str())
+            .bind(row.waste.lost.as_str())
             .push(", unused_micros = ")
-            .bind(waste.unused.map(|unused| unused.0))
+            .bind(row.waste.unused.map(|unused| unused.0))
             .push(" WHERE kind = 'finalized' AND cluster = ")
-            .bind(cluster)
+            .bind(row.cluster)
             .push(" AND run = ")
-            .bind(run);
+            .bind(row.run);
         self.run("store waste", &sql).await.map(drop)
     }
 

@@ -4,7 +4,8 @@ use mesh_db::sql::{Row, Sql};
 
 use super::Store;
 use super::runs::Transaction;
-use crate::domain::node_lines::NodeState;
+use crate::domain::Interval;
+use crate::domain::node_costs::NodeState;
 use crate::error::Error;
 
 /// A change of a node.
@@ -27,24 +28,38 @@ pub struct NodeChange {
 }
 
 impl Store {
-    /// Changes of nodes before a time, by cluster and node, oldest first.
+    /// Changes of nodes by cluster and node, oldest first: of each node the last one until the start of the period, all within the
+    /// period, and those after it until the first one by which the node is not usable.
     ///
     /// # Errors
     /// If the database refuses.
     pub async fn node_changes(
         &self,
         cluster: Option<&str>,
-        before: i64,
+        (from, to): Interval,
     ) -> Result<Vec<NodeChange>, Error> {
         const ACTION: &str = "read changes of nodes";
+        // Per node, so that each lookup reads a part of the index, however old the history is.
         let mut sql = Sql::new(
-            "SELECT cluster, node, at, seq, state, instance_id, partition_name FROM node_states WHERE at < ",
+            "SELECT s.cluster, s.node, s.at, s.seq, s.state, s.instance_id, s.partition_name FROM nodes n
+             JOIN node_states s ON s.cluster = n.cluster AND s.node = n.node
+             WHERE s.at >= COALESCE((SELECT MAX(b.at) FROM node_states b WHERE b.cluster = n.cluster AND b.node = n.node AND b.at <= ",
         )
-        .bind(before);
+        .bind(from)
+        .push("), ")
+        .bind(from)
+        .push(
+            ") AND s.at <= COALESCE((SELECT MIN(a.at) FROM node_states a WHERE a.cluster = n.cluster AND a.node = n.node
+             AND a.state NOT IN ('active', 'planned') AND a.at >= ",
+        )
+        .bind(to)
+        .push("), ")
+        .bind(to)
+        .push(")");
         if let Some(cluster) = cluster {
-            sql = sql.push(" AND cluster = ").bind(cluster);
+            sql = sql.push(" AND n.cluster = ").bind(cluster);
         }
-        let sql = sql.push(" ORDER BY cluster, node, at, seq");
+        let sql = sql.push(" ORDER BY s.cluster, s.node, s.at, s.seq");
         let rows = self.database.rows(ACTION, &sql).await?;
         let read = |row: &Row| {
             Ok(NodeChange {
@@ -68,6 +83,10 @@ impl Transaction {
     /// # Errors
     /// If the database refuses.
     pub async fn store_node(&mut self, change: &NodeChange) -> Result<bool, Error> {
+        let sql = Sql::new("INSERT INTO nodes (cluster, node) VALUES (")
+            .list([(&change.cluster).into(), (&change.node).into()])
+            .push(") ON CONFLICT DO NOTHING");
+        self.run("store node", &sql).await?;
         let sql = Sql::new(
             "INSERT INTO node_states (cluster, node, at, seq, state, instance_id, partition_name) VALUES (",
         )

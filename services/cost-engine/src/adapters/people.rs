@@ -35,10 +35,25 @@ impl People {
     }
 }
 
+#[cfg(test)]
+impl People {
+    /// Of cluster, Unix user, issuer and subject.
+    pub fn of_test(linked: &[(&str, &str, &str, &str)]) -> Self {
+        let link = |(cluster, user, issuer, subject): &(&str, &str, &str, &str)| {
+            let person = Person {
+                key: format!("{issuer}#{subject}"),
+                display_name: String::new(),
+            };
+            (((*cluster).to_owned(), (*user).to_owned()), person)
+        };
+        Self(linked.iter().map(link).collect())
+    }
+}
+
 impl Person {
     /// False for a Unix user without a known person.
     pub fn is_linked(&self) -> bool {
-        !self.key.starts_with(UNLINKED)
+        People::is_linked(&self.key)
     }
 }
 
@@ -46,14 +61,23 @@ impl Person {
 const UNLINKED: &str = "unix:";
 
 impl People {
-    /// Keys of the people that a caller is: by OIDC, and by the links of the caller's Unix users on the cluster of this process.
+    /// False for the key of a Unix user without a known person.
+    pub fn is_linked(key: &str) -> bool {
+        !key.starts_with(UNLINKED)
+    }
+
+    /// Keys of the people that a caller is. A Unix user on the socket of this cluster is the person linked to it. A caller by OIDC is
+    /// that person only: their Unix user may still be linked to its former owner.
     pub fn of_caller(&self, caller: &Caller, cluster: &str) -> BTreeSet<String> {
         let by_login = match &caller.auth_method {
             AuthMethod::Oidc { issuer, subject } => Some(format!("{issuer}#{subject}")),
             AuthMethod::Peer { .. } | AuthMethod::Token => None,
         };
-        let users = caller.users.iter();
-        let by_user = users.map(|user| self.of(cluster, user).key);
+        let users = caller.users.iter().map(|user| self.of(cluster, user));
+        let by_user = users
+            .filter(|person| by_login.is_none() || !person.is_linked())
+            .map(|person| person.key);
+        let by_user: Vec<String> = by_user.collect();
         by_login.into_iter().chain(by_user).collect()
     }
 

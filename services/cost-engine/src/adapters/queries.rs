@@ -9,6 +9,8 @@ use mesh_runtime::api::Visibility;
 
 use super::Store;
 use super::runs::history;
+use super::slices::of_slices;
+use crate::domain::Interval;
 use crate::domain::waste::LOST_KINDS;
 use crate::error::Error;
 use crate::usage::RunHistory;
@@ -47,16 +49,6 @@ impl CostGroup {
             Self::Partition => "partition_name",
             Self::Qos => "qos",
         }
-    }
-
-    /// Ends a query of sums.
-    pub(super) fn grouped(self, sql: Sql) -> Sql {
-        let key = self.column();
-        sql.push(" GROUP BY cluster, ")
-            .push(key)
-            .push(", currency ORDER BY cluster, ")
-            .push(key)
-            .push(", currency")
     }
 }
 
@@ -164,14 +156,7 @@ impl Store {
     /// If the database refuses.
     pub async fn sums(&self, by: CostGroup, filter: &Filter) -> Result<Vec<CostSum>, Error> {
         const ACTION: &str = "sum costs";
-        let mut sql = sums(by, filter);
-        if let Some(since) = filter.since {
-            sql = sql.push(" AND at >= ").bind(since);
-        }
-        if let Some(until) = filter.until {
-            sql = sql.push(" AND at < ").bind(until);
-        }
-        let rows = self.database.rows(ACTION, &by.grouped(sql)).await?;
+        let rows = self.database.rows(ACTION, &sums(by, filter, None)).await?;
         let sums: Result<_, sqlx::Error> = rows.iter().map(read_sum).collect();
         sums.map_err(Error::database(ACTION))
     }
@@ -238,8 +223,8 @@ pub(super) async fn read_open_runs(
     Ok(open)
 }
 
-/// Begins a query of sums of final costs.
-pub(super) fn sums(by: CostGroup, filter: &Filter) -> Sql {
+/// Sums of final costs: of runs that ended within the bounds of the filter, or of those within each of the slices.
+pub(super) fn sums(by: CostGroup, filter: &Filter, slices: Option<&[Interval]>) -> Sql {
     let sql = Sql::new("SELECT cluster, ").push(by.column()).push(
         " AS key, currency, COUNT(*) AS runs,
           CAST(SUM(CASE WHEN current_micros IS NULL THEN 1 ELSE 0 END) AS BIGINT) AS unpriced,
@@ -256,7 +241,32 @@ pub(super) fn sums(by: CostGroup, filter: &Filter) -> Sql {
             .push("' THEN COALESCE(current_micros, 0) ELSE 0 END) AS BIGINT) AS lost_")
             .push(kind)
     });
-    filtered(sql.push(" FROM costs WHERE kind = 'finalized'"), filter)
+    let all = " WHERE kind = 'finalized'";
+    let (sql, slice) = match slices {
+        Some(slices) => {
+            let sql = of_slices(sql.push(", s.column3 AS slice FROM "), slices).push(
+                " JOIN costs ON costs.at >= s.column1 AND costs.at <= s.column2
+                  AND costs.at - charged_seconds >= s.column1 AND costs.at - charged_seconds < s.column2",
+            );
+            (filtered(sql.push(all), filter), ", s.column3")
+        }
+        None => {
+            let mut sql = filtered(sql.push(" FROM costs").push(all), filter);
+            if let Some(since) = filter.since {
+                sql = sql.push(" AND at >= ").bind(since);
+            }
+            if let Some(until) = filter.until {
+                sql = sql.push(" AND at < ").bind(until);
+            }
+            (sql, "")
+        }
+    };
+    [" GROUP BY", " ORDER BY"]
+        .into_iter()
+        .fold(sql, |sql, by_key| {
+            let sql = sql.push(by_key).push(" cluster, ").push(by.column());
+            sql.push(", currency").push(slice)
+        })
 }
 
 pub(super) fn read_sum(row: &Row) -> Result<CostSum, sqlx::Error> {

@@ -1,109 +1,63 @@
 //! Queries for costs by slice: final costs wholly within a slice are summed by the database, those of runs that its bounds cut are
-//! returned one by one.
+//! returned one by one. A report of many slices takes as many queries as one of a single slice.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use mesh_db::pool::{Access, Transaction as Snapshot};
 use mesh_db::sql::{Row, Sql};
-use num_traits::Zero as _;
 
-use super::queries::{CostGroup, CostSum, Filter, filtered, read_sum, run_of, sums};
-use super::runs::{book_text, history};
-use super::{RunKeys, Store};
-use crate::domain::money::{integer, ratio, round_half_even};
-use crate::domain::{Class, CostCurve, Exact, Interval, Micros, PriceError};
+use super::Store;
+use super::finalized_runs::{FinalizedRun, finalized, overlapping, priced, read_runs};
+use super::queries::{
+    CostGroup, CostSum, Filter, OpenRun, filtered, read_open_runs, read_sum, sums,
+};
+use super::runs::book_text;
+use crate::domain::{CostCurve, Interval};
 use crate::error::Error;
 use crate::price_book::PriceBook;
-use crate::usage::RunHistory;
 
-/// Final cost of a run that lies partly in a slice.
-#[derive(Clone, Debug)]
-pub struct CutRun {
-    /// What reports and budgets group it by.
-    pub keys: RunKeys,
-    /// Entity key of the run.
-    pub run: String,
-    /// Job id in Slurm's form.
-    pub display_id: String,
-    /// Class of the cost.
-    pub class: Class,
-    /// Currency.
-    pub currency: String,
-    /// Cost after all adjustments.
-    pub current: Micros,
-    /// Label of the price book.
-    pub price_book: String,
-    /// Start in Unix seconds.
-    pub started: i64,
-    /// End in Unix seconds.
-    pub ended: i64,
-    /// Why the cost is lost. Empty if it is not.
-    pub lost: String,
-    /// Cost of what was held and not used. Zero if not known.
-    pub unused: Micros,
-    /// What the cost was computed from.
-    pub history: RunHistory,
-}
-
-impl CutRun {
-    /// The part of the cost within a slice. The parts of all slices add up to the cost. A run without a curve counts where it ended.
-    ///
-    /// # Errors
-    /// If an amount does not fit 64 bits.
-    pub fn part(
-        &self,
-        curve: Option<&CostCurve>,
-        (from, to): Interval,
-    ) -> Result<Micros, PriceError> {
-        let until = |time: i64| match curve {
-            _ if time >= self.ended => Ok(self.current),
-            Some(curve) if time > self.started => curve.until(time),
-            Some(_) | None => Ok(Micros::ZERO),
-        };
-        Ok(until(to)?.saturating_sub(until(from)?))
-    }
-
-    /// The unused part of the cost within a slice: in proportion to the cost until its bounds, so that the parts of all slices add up.
-    ///
-    /// # Errors
-    /// As [`CutRun::part`].
-    pub fn unused_part(
-        &self,
-        curve: Option<&CostCurve>,
-        (from, to): Interval,
-    ) -> Result<Micros, PriceError> {
-        let until = |time: i64| {
-            let spent = self.part(curve, (i64::MIN, time))?;
-            let share = ratio(spent.0, self.current.0).unwrap_or_else(Exact::zero);
-            round_half_even(&(share * integer(self.unused.0)))
-        };
-        Ok(until(to)?.saturating_sub(until(from)?))
-    }
-
-    /// Charged seconds within a slice.
-    pub fn seconds(&self, (from, to): Interval) -> u64 {
-        let (from, to) = (self.started.max(from), self.ended.min(to));
-        u64::try_from(to.saturating_sub(from)).unwrap_or_default()
-    }
+/// Final costs of slices that follow each other.
+#[derive(Clone, Debug, Default)]
+pub struct SliceCosts {
+    /// Sums of runs that started and ended within one slice, with its position.
+    pub sums: Vec<(usize, CostSum)>,
+    /// Runs that a bound cuts.
+    pub cut: Vec<FinalizedRun>,
 }
 
 impl Store {
-    /// Sums of final costs of runs that started and ended within the slice. `since` and `until` of the filter are ignored.
+    /// Final costs of slices that follow each other, as of one snapshot. `since` and `until` of the filter are ignored.
     ///
     /// # Errors
-    /// If the database refuses.
-    pub async fn sums_within(
+    /// If the database refuses, or a stored job cannot be decoded.
+    pub async fn slice_costs(
         &self,
         by: CostGroup,
         filter: &Filter,
-        slice: Interval,
-    ) -> Result<Vec<CostSum>, Error> {
-        const ACTION: &str = "sum costs";
-        let sql = within(sums(by, filter), slice);
-        let rows = self.database.rows(ACTION, &by.grouped(sql)).await?;
-        let sums: Result<_, sqlx::Error> = rows.iter().map(read_sum).collect();
-        sums.map_err(Error::database(ACTION))
+        slices: &[Interval],
+    ) -> Result<SliceCosts, Error> {
+        let mut reader = self.database.reader(READ_SLICES).await?;
+        let snapshot = reader.begin(Access::Snapshot).await;
+        let mut snapshot = snapshot.map_err(Error::database(READ_SLICES))?;
+        read_slices(&mut snapshot, by, filter, slices).await
+    }
+
+    /// The same with the runs that are open in this snapshot.
+    ///
+    /// # Errors
+    /// As [`Store::slice_costs`].
+    pub async fn slice_costs_and_open_runs(
+        &self,
+        by: CostGroup,
+        filter: &Filter,
+        slices: &[Interval],
+    ) -> Result<(SliceCosts, Vec<OpenRun>), Error> {
+        let mut reader = self.database.reader(READ_SLICES).await?;
+        let snapshot = reader.begin(Access::Snapshot).await;
+        let mut snapshot = snapshot.map_err(Error::database(READ_SLICES))?;
+        let costs = read_slices(&mut snapshot, by, filter, slices).await?;
+        Ok((costs, read_open_runs(&mut snapshot, filter).await?))
     }
 
     /// Start of the first run that has a final cost, in Unix seconds.
@@ -120,129 +74,60 @@ impl Store {
         let started = rows.first().map(read).transpose();
         Ok(started.map_err(Error::database(ACTION))?.flatten())
     }
-
-    /// Final costs of runs that a bound of the slice cuts. `since` and `until` of the filter are ignored.
-    ///
-    /// # Errors
-    /// If the database refuses, or a stored job cannot be decoded.
-    pub async fn cut_runs(&self, filter: &Filter, slice: Interval) -> Result<Vec<CutRun>, Error> {
-        const ACTION: &str = "read costs of a slice";
-        let mut reader = self.database.reader(ACTION).await?;
-        let snapshot = reader.begin(Access::Snapshot).await;
-        read_cut_runs(
-            &mut snapshot.map_err(Error::database(ACTION))?,
-            filter,
-            slice,
-        )
-        .await
-    }
-
-    /// All final costs of runs that lie at least partly in the slice. `since` and `until` of the filter are ignored.
-    ///
-    /// # Errors
-    /// As [`Store::cut_runs`].
-    pub async fn runs_in(&self, filter: &Filter, slice: Interval) -> Result<Vec<CutRun>, Error> {
-        const ACTION: &str = "read runs of a period";
-        let mut reader = self.database.reader(ACTION).await?;
-        let snapshot = reader.begin(Access::Snapshot).await;
-        let mut snapshot = snapshot.map_err(Error::database(ACTION))?;
-        read_runs(&mut snapshot, filter, slice, overlapping).await
-    }
 }
 
-/// Final costs of runs that a bound of the slice cuts, as of a snapshot.
+const READ_SLICES: &str = "read costs of slices";
+
+async fn read_slices(
+    snapshot: &mut Snapshot<'_>,
+    by: CostGroup,
+    filter: &Filter,
+    slices: &[Interval],
+) -> Result<SliceCosts, Error> {
+    if slices.is_empty() {
+        return Ok(SliceCosts::default());
+    }
+    let rows = snapshot.conn().rows(&sums(by, filter, Some(slices))).await;
+    let rows = rows.map_err(Error::database(READ_SLICES))?;
+    let read = |row: &Row| {
+        let slice: i64 = row.get("slice")?;
+        Ok((usize::try_from(slice).unwrap_or_default(), read_sum(row)?))
+    };
+    let sums: Result<_, sqlx::Error> = rows.iter().map(read).collect();
+    Ok(SliceCosts {
+        sums: sums.map_err(Error::database(READ_SLICES))?,
+        cut: read_cut_runs(snapshot, filter, slices).await?,
+    })
+}
+
+/// Final costs of runs that a bound of slices that follow each other cuts, as of a snapshot.
 pub(super) async fn read_cut_runs(
     snapshot: &mut Snapshot<'_>,
     filter: &Filter,
-    slice: Interval,
-) -> Result<Vec<CutRun>, Error> {
-    read_runs(snapshot, filter, slice, cut).await
-}
-
-async fn read_runs(
-    snapshot: &mut Snapshot<'_>,
-    filter: &Filter,
-    slice: Interval,
-    selected: fn(Sql, Interval) -> Sql,
-) -> Result<Vec<CutRun>, Error> {
-    const ACTION: &str = "read costs of a slice";
-    let costs = Sql::new(
-            "SELECT cluster, run, display_id, user_name, account, partition_name, qos, tags, class, currency, current_micros,
-                    charged_seconds, price_book, at, lost, unused_micros
-             FROM costs WHERE current_micros IS NOT NULL AND kind = 'finalized'",
-        );
-    let costs = selected(filtered(costs, filter), slice).push(" ORDER BY cluster, run");
-    let of_costs = |sql: Sql, table: &'static str| {
-        let sql = sql
-            .push(" WHERE EXISTS (SELECT 1 FROM costs WHERE costs.cluster = ")
-            .push(table)
-            .push(".cluster AND costs.run = ")
-            .push(table)
-            .push(".run AND kind = 'finalized'");
-        selected(sql, slice).push(")")
+    slices: &[Interval],
+) -> Result<Vec<FinalizedRun>, Error> {
+    let (Some((from, _)), Some((_, to))) = (slices.first(), slices.last()) else {
+        return Ok(Vec::new());
     };
-    let runs = of_costs(
-        Sql::new("SELECT cluster, run, account, start_job, end_job, ended_at FROM runs"),
-        "runs",
-    );
-    let marks = of_costs(
-        Sql::new("SELECT cluster, run, kind, at, job FROM marks"),
-        "marks",
-    )
-    .push(" ORDER BY marks.at");
-    let (costs, runs, marks) = async {
-        let costs = snapshot.conn().rows(&costs).await?;
-        if costs.is_empty() {
-            return Ok((costs, Vec::new(), Vec::new()));
-        }
-        let runs = snapshot.conn().rows(&runs).await?;
-        Ok((costs, runs, snapshot.conn().rows(&marks).await?))
-    }
-    .await
-    .map_err(Error::database(ACTION))?;
-    let mut runs_of: HashMap<(String, String), Row> = HashMap::new();
-    for row in runs {
-        runs_of.insert(run_of(&row).map_err(Error::database(ACTION))?, row);
-    }
-    let mut marks_of: HashMap<(String, String), Vec<Row>> = HashMap::new();
-    for mark in marks {
-        let run = run_of(&mark).map_err(Error::database(ACTION))?;
-        marks_of.entry(run).or_default().push(mark);
-    }
-    costs
-        .iter()
-        .map(|row| {
-            let key = run_of(row).map_err(Error::database(ACTION))?;
-            let marks = marks_of.remove(&key).unwrap_or_default();
-            let history = history(&key.1, runs_of.get(&key), &marks)?;
-            read_cut_run(row, history).map_err(Error::database(ACTION))
-        })
-        .collect()
+    // The slice in which a run ended, so that each run is compared with one bound. After the last one comes the rest of time.
+    let ends = [slices, &[(*to, i64::MAX)]].concat();
+    let sql = of_slices(finalized().push(" FROM "), &ends)
+        .push(" JOIN costs ON costs.at > s.column1 AND costs.at <= s.column2 AND costs.at - charged_seconds < s.column1");
+    let sql = overlapping(priced(sql, filter), (*from, *to)).push(" ORDER BY cluster, run");
+    read_runs(snapshot, sql).await
 }
 
-fn read_cut_run(row: &Row, history: RunHistory) -> Result<CutRun, sqlx::Error> {
-    let (ended, seconds): (i64, i64) = (row.get("at")?, row.get("charged_seconds")?);
-    Ok(CutRun {
-        keys: RunKeys {
-            cluster: row.get("cluster")?,
-            user: row.get("user_name")?,
-            account: row.get("account")?,
-            partition: row.get("partition_name")?,
-            qos: row.get("qos")?,
-            tags: row.get("tags")?,
-        },
-        run: row.get("run")?,
-        display_id: row.get("display_id")?,
-        class: Class::of_final(&row.get::<String>("class")?),
-        currency: row.get("currency")?,
-        current: Micros(row.get("current_micros")?),
-        price_book: row.get("price_book")?,
-        started: ended - seconds,
-        ended,
-        lost: row.get("lost")?,
-        unused: Micros(row.get::<Option<i64>>("unused_micros")?.unwrap_or_default()),
-        history,
-    })
+/// Slices with their positions, as a table `s`.
+pub(super) fn of_slices(mut sql: Sql, slices: &[Interval]) -> Sql {
+    sql = sql.push("(VALUES ");
+    for (position, (from, to)) in slices.iter().enumerate() {
+        let position = i64::try_from(position).unwrap_or_default();
+        sql = sql
+            .push(if position == 0 { "(" } else { ", (" })
+            .list([(*from).into(), (*to).into(), position.into()])
+            .push(")");
+    }
+    sql.push(") AS s")
 }
 
 /// Only runs that started and ended within the slice.
@@ -255,24 +140,6 @@ pub(super) fn within(sql: Sql, (from, to): Interval) -> Sql {
         .bind(from)
         .push(" AND costs.at - charged_seconds < ")
         .bind(to)
-}
-
-/// Only runs that are at least partly within the slice.
-fn overlapping(sql: Sql, (from, to): Interval) -> Sql {
-    sql.push(" AND costs.at > ")
-        .bind(from)
-        .push(" AND costs.at - charged_seconds < ")
-        .bind(to)
-}
-
-/// Only runs that are partly within the slice and partly outside.
-fn cut(sql: Sql, (from, to): Interval) -> Sql {
-    overlapping(sql, (from, to))
-        .push(" AND (costs.at - charged_seconds < ")
-        .bind(from)
-        .push(" OR costs.at > ")
-        .bind(to)
-        .push(")")
 }
 
 /// Price books by their labels, each read from the database once.
@@ -314,11 +181,8 @@ impl PriceBooks {
     ///
     /// # Errors
     /// As [`PriceBooks::get`].
-    pub async fn curve(&mut self, run: &CutRun) -> Result<Option<CostCurve>, Error> {
-        let (Some((_, record)), Some(book)) = (&run.history.end, self.get(&run.price_book).await?)
-        else {
-            return Ok(None);
-        };
-        Ok(crate::costing::curve(&book, &run.history, record, run.ended).ok())
+    pub async fn curve(&mut self, run: &FinalizedRun) -> Result<Option<CostCurve>, Error> {
+        let book = self.get(&run.price_book).await?;
+        Ok(book.and_then(|book| run.curve(&book)))
     }
 }

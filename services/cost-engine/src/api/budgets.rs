@@ -1,5 +1,5 @@
-//! `GET /v1/budgets` and `GET /v1/budgets/{name}`: budgets by the last evaluation. `POST /v1/budgets` and `DELETE /v1/budgets/{name}`:
-//! budgets beside those of files.
+//! `GET /v1/budgets` and `GET /v1/budgets/{name}`: budgets by the last evaluation. `POST /v1/budgets` and `DELETE /v1/budgets/{name}`
+//! change budgets that are not defined in files.
 
 use std::sync::Arc;
 
@@ -17,10 +17,10 @@ use serde::Serialize;
 
 use super::Api;
 use crate::adapters::AuditRow;
+use crate::audit_publisher::AUDIT_KIND;
 use crate::budgets::evaluator::Evaluation;
 use crate::budgets::status::BudgetStatus;
-use crate::budgets::{Budget, files};
-use crate::closings::AUDIT_KIND;
+use crate::budgets::{Budget, Clusters, files};
 
 /// Budgets that the caller may see.
 #[derive(Clone, Debug, Serialize)]
@@ -47,7 +47,7 @@ pub(super) async fn list(
     let mut audited_read = AuditedRead::to(&caller);
     let mut budgets = Vec::new();
     for (budget, status) in &evaluation.budgets {
-        if budget.is_visible_to(&caller, &evaluation.people, &api.cluster) {
+        if budget.is_visible_to(&caller, &evaluation.people, &evaluation.clusters) {
             audit(&mut audited_read, budget, &evaluation);
             budgets.push(status.clone());
         }
@@ -67,7 +67,8 @@ pub(super) async fn show(
     let evaluation = Arc::clone(&api.evaluation.borrow());
     let mut budgets = evaluation.budgets.iter();
     let found = budgets.find(|(budget, _)| {
-        budget.name == name && budget.is_visible_to(&caller, &evaluation.people, &api.cluster)
+        budget.name == name
+            && budget.is_visible_to(&caller, &evaluation.people, &evaluation.clusters)
     });
     // A hidden budget does not exist for the caller.
     let Some((budget, status)) = found else {
@@ -88,6 +89,9 @@ pub(crate) struct StoredBudget {
     name: String,
 }
 
+/// Most budgets of the API, because each is evaluated every minute.
+const MAX_API_BUDGETS: usize = 1000;
+
 /// Makes or changes a budget. The body has the keys of a budget in a file. It takes effect with the next reload.
 pub(super) async fn set(
     caller: Caller,
@@ -96,33 +100,45 @@ pub(super) async fn set(
 ) -> Result<(Extension<AuditedRead>, Json<StoredBudget>), Problem> {
     let Json(body) = body.map_err(|error| Problem::bad_request(error.body_text()))?;
     let Some(book) = api.book() else {
-        return Err(Problem::not_found("there is no price book"));
+        return Err(conflict("there is no price book"));
     };
+    if api.file_budgets.is_none() {
+        return Err(conflict("budgets are not enabled: set cost-engine.budgets"));
+    }
     let content = content(&body)?;
-    let mut parsed = files::parse_one(&content, &book.currency)
-        .map_err(|error| Problem::bad_request(error.to_string()))?;
-    let Some(budget) = parsed.pop() else {
+    let parsed = files::parse_one(&content, &book.currency);
+    let parsed = parsed.map_err(|error| Problem::bad_request(error.to_string()))?;
+    let Some(budget) = parsed else {
         return Err(Problem::bad_request("no budget"));
     };
-    let (known, is_of_file) = known(&api, &budget.name).await?;
-    let may = |budget: &Budget| budget.may_be_changed_by(&caller, &api.cluster);
-    if !may(&budget) || !known.as_ref().is_none_or(may) {
+    let stored = stored_budgets(&api).await?;
+    let known = find_budget(&api, &stored, &budget.name);
+    let may = |budget: &Budget| budget.may_be_changed_by(&caller, &clusters(&api));
+    if !may(&budget) || !known.as_ref().is_none_or(|known| known.may(&caller, may)) {
         return Err(Problem::forbidden(
-            "only administrators, and coordinators of all of its accounts, may change a budget",
+            "only administrators, and coordinators of all of its accounts on all of its clusters, may change a budget",
         ));
     }
-    if is_of_file {
-        return Err(Problem::new(
-            StatusCode::CONFLICT,
-            format!("budget {:?} is one of a file", budget.name),
-        ));
-    }
+    let known_content = match known {
+        Some(KnownBudget::File(_)) => return Err(in_file(&budget.name)),
+        Some(KnownBudget::Api(content, _)) => Some(content),
+        None if stored.len() >= MAX_API_BUDGETS => {
+            return Err(conflict(format!(
+                "there are {MAX_API_BUDGETS} budgets of the API: delete some first"
+            )));
+        }
+        None => None,
+    };
     let now = Utc::now();
-    let audit = audit_row(&api, &caller, "set", &budget.name, &content, now);
+    let audit = audit_row(&api, &caller, BudgetAct::Set, (&budget.name, &content), now);
     let by = (caller.name.as_str(), now.timestamp());
-    let stored = api.store.put_budget((&budget.name, &content), by, &audit);
-    stored.await.map_err(|error| Problem::internal(&error))?;
-    api.closed.notify_one();
+    let stored = api
+        .store
+        .put_budget((&budget.name, &content), known_content, by, &audit);
+    if !stored.await.map_err(|error| Problem::internal(&error))? {
+        return Err(changed_meanwhile(&budget.name));
+    }
+    api.audit_pending.notify_one();
     let nothing = AuditedRead::nothing().extension();
     Ok((nothing, Json(StoredBudget { name: budget.name })))
 }
@@ -133,48 +149,104 @@ pub(super) async fn delete(
     State(api): State<Api>,
     Path(name): Path<String>,
 ) -> Result<(Extension<AuditedRead>, Json<StoredBudget>), Problem> {
-    let (known, is_of_file) = known(&api, &name).await?;
-    let may_see = |budget: &&Budget| {
+    let stored = stored_budgets(&api).await?;
+    let missing = || Problem::not_found(format!("no budget {name:?}"));
+    let known = find_budget(&api, &stored, &name).ok_or_else(missing)?;
+    let clusters = clusters(&api);
+    let may_see = |budget: &Budget| {
         let people = &api.evaluation.borrow().people;
-        budget.is_visible_to(&caller, people, &api.cluster)
-            || budget.may_be_changed_by(&caller, &api.cluster)
+        budget.is_visible_to(&caller, people, &clusters)
+            || budget.may_be_changed_by(&caller, &clusters)
     };
     // A hidden budget does not exist for the caller.
-    let Some(budget) = known.as_ref().filter(may_see) else {
-        return Err(Problem::not_found(format!("no budget {name:?}")));
-    };
-    if !budget.may_be_changed_by(&caller, &api.cluster) {
+    if !known.may(&caller, may_see) {
+        return Err(missing());
+    }
+    if !known.may(&caller, |budget| {
+        budget.may_be_changed_by(&caller, &clusters)
+    }) {
         return Err(Problem::forbidden(
-            "only administrators, and coordinators of all of its accounts, may delete a budget",
+            "only administrators, and coordinators of all of its accounts on all of its clusters, may delete a budget",
         ));
     }
-    if is_of_file {
-        return Err(Problem::new(
-            StatusCode::CONFLICT,
-            format!("budget {name:?} is one of a file"),
-        ));
+    let KnownBudget::Api(content, _) = known else {
+        return Err(in_file(&name));
+    };
+    let audit = audit_row(&api, &caller, BudgetAct::Deleted, (&name, ""), Utc::now());
+    let deleted = api.store.delete_budget((&name, content), &audit).await;
+    if !deleted.map_err(|error| Problem::internal(&error))? {
+        let left = stored_budgets(&api).await?;
+        return Err(match find_budget(&api, &left, &name) {
+            Some(_) => changed_meanwhile(&name),
+            None => missing(),
+        });
     }
-    let audit = audit_row(&api, &caller, "deleted", &name, "", Utc::now());
-    let deleted = api.store.delete_budget(&name, &audit).await;
-    deleted.map_err(|error| Problem::internal(&error))?;
-    api.closed.notify_one();
+    api.audit_pending.notify_one();
     let nothing = AuditedRead::nothing().extension();
     Ok((nothing, Json(StoredBudget { name })))
 }
 
-/// The budget of this name, and whether a file has it.
-async fn known(api: &Api, name: &str) -> Result<(Option<Budget>, bool), Problem> {
-    let of_api = api.store.api_budgets().await;
-    let of_api = of_api.map_err(|error| Problem::internal(&error))?;
-    if let Some((_, content)) = of_api.iter().find(|(known, _)| known == name) {
-        let budget = files::parse(content).ok().and_then(|mut found| found.pop());
-        return Ok((budget, false));
+/// Names and contents of the budgets of the API.
+async fn stored_budgets(api: &Api) -> Result<Vec<(String, String)>, Problem> {
+    let stored = api.store.api_budgets().await;
+    stored.map_err(|error| Problem::internal(&error))
+}
+
+/// Where a budget is defined.
+enum KnownBudget<'a> {
+    File(Budget),
+    /// The content, and the budget unless it has faults.
+    Api(&'a str, Option<Budget>),
+}
+
+impl KnownBudget<'_> {
+    /// True if the caller may do something with the budget. The accounts of a faulty one are unknown, so it is for administrators.
+    fn may(&self, caller: &Caller, may: impl Fn(&Budget) -> bool) -> bool {
+        match self {
+            Self::File(budget) | Self::Api(_, Some(budget)) => may(budget),
+            Self::Api(_, None) => caller.may_write(),
+        }
     }
-    let evaluation = Arc::clone(&api.evaluation.borrow());
-    let mut budgets = evaluation.budgets.iter().map(|(budget, _)| budget);
-    let of_file = budgets.find(|budget| budget.name == name).cloned();
-    let is_of_file = of_file.is_some();
-    Ok((of_file, is_of_file))
+}
+
+/// The budget of this name. One of a file supersedes one of the API.
+fn find_budget<'a>(
+    api: &Api,
+    stored: &'a [(String, String)],
+    name: &str,
+) -> Option<KnownBudget<'a>> {
+    let of_files = api.file_budgets.as_ref();
+    let of_file = of_files.and_then(|budgets| {
+        let budgets = budgets.borrow();
+        budgets.iter().find(|budget| budget.name == name).cloned()
+    });
+    if let Some(budget) = of_file {
+        return Some(KnownBudget::File(budget));
+    }
+    let (_, content) = stored.iter().find(|(known, _)| known == name)?;
+    let budget = files::parse(content).ok().and_then(|mut found| found.pop());
+    Some(KnownBudget::Api(content, budget))
+}
+
+/// By the last evaluation, also before the first one.
+fn clusters(api: &Api) -> Clusters {
+    let evaluation = api.evaluation.borrow();
+    let known = evaluation.clusters.all.iter().map(String::as_str);
+    Clusters::new(&api.cluster, known)
+}
+
+fn conflict(detail: impl Into<String>) -> Problem {
+    Problem::new(StatusCode::CONFLICT, detail)
+}
+
+fn in_file(name: &str) -> Problem {
+    conflict(format!("budget {name:?} is defined in a file"))
+}
+
+fn changed_meanwhile(name: &str) -> Problem {
+    conflict(format!(
+        "budget {name:?} was changed by another request; look at it and try again"
+    ))
 }
 
 /// A budget as in a file.
@@ -182,17 +254,33 @@ fn content(body: &serde_json::Value) -> Result<String, Problem> {
     let table = toml::Value::try_from(body)
         .ok()
         .filter(toml::Value::is_table);
-    let table = table.ok_or_else(|| Problem::bad_request("the body is not an object of keys"))?;
+    let table = table
+        .ok_or_else(|| Problem::bad_request("the body is not a JSON object, or contains null"))?;
     let file = std::collections::BTreeMap::from([("budget", vec![table])]);
     toml::to_string(&file).map_err(|error| Problem::bad_request(error.to_string()))
+}
+
+/// What was done with a budget.
+#[derive(Clone, Copy)]
+enum BudgetAct {
+    Set,
+    Deleted,
+}
+
+impl BudgetAct {
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Set => "set",
+            Self::Deleted => "deleted",
+        }
+    }
 }
 
 fn audit_row(
     api: &Api,
     caller: &Caller,
-    what: &str,
-    name: &str,
-    content: &str,
+    act: BudgetAct,
+    (name, content): (&str, &str),
     now: DateTime<Utc>,
 ) -> AuditRow {
     let audit_id = uuid::Uuid::new_v4().to_string();
@@ -203,7 +291,7 @@ fn audit_row(
         at: Some(timestamp(now)),
         service: "cost-engine".to_owned(),
         act: Some(Act::Budget(BudgetChanged {
-            what: what.to_owned(),
+            what: act.as_str().to_owned(),
             budget: name.to_owned(),
             content: content.to_owned(),
             made_by: caller.name.clone(),

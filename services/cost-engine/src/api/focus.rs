@@ -1,22 +1,28 @@
-//! `GET /v1/costs/focus`: ended runs as rows of FOCUS 1.2, in CSV.
+//! `GET /v1/costs/focus`: ended runs as rows of FOCUS 1.2, in CSV, in constant memory.
 
-use axum::Extension;
+use std::io;
+use std::sync::Arc;
+
+use axum::body::Body;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use axum::http::header::{CONTENT_DISPOSITION, CONTENT_TYPE};
-use axum::response::IntoResponse;
+use axum::response::{IntoResponse as _, Response};
 use chrono::Utc;
 use chrono_tz::Tz;
-use mesh_runtime::api::{AuditedRead, Caller, Problem};
+use futures_util::stream;
+use mesh_runtime::api::{AuditedRead, AuditedStream, Caller, Problem};
 use mesh_runtime::harmless_cell;
 use serde::Deserialize;
+use tokio::task::spawn_blocking;
 
-use super::{Api, MAX_MONTHS, named_period, time};
-use crate::adapters::{Filter, PriceBooks};
+use super::{Api, MAX_MONTHS, bounds_of, time};
+use crate::adapters::{Filter, FinalizedRun, FinalizedRuns, People, Store};
 use crate::costing;
 use crate::domain::calendar_period::{self, Period};
 use crate::error::Error;
-use crate::focus::{self, Billed, COLUMNS, RowContext};
+use crate::focus::{self, BilledCostPolicy, COLUMNS, RowContext};
+use crate::price_book::PriceBook;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -26,28 +32,25 @@ pub(super) struct FocusQuery {
     until: Option<String>,
     cluster: Option<String>,
     #[serde(default)]
-    billed: Billed,
+    billed: BilledCostPolicy,
     site: Option<String>,
 }
 
+/// If the export cannot be completed, the connection is aborted.
 pub(super) async fn export(
     caller: Caller,
     State(api): State<Api>,
     query: Result<Query<FocusQuery>, QueryRejection>,
-) -> Result<(Extension<AuditedRead>, impl IntoResponse), Problem> {
+) -> Result<Response, Problem> {
     let Query(query) = query.map_err(|error| Problem::bad_request(error.body_text()))?;
     let now = Utc::now();
-    let month = now.format("%Y-%m-01").to_string();
-    let (since, until) = match named_period(query.period.as_deref(), Tz::UTC)? {
-        Some(period) => (period.from, period.to),
-        None => (
-            time("since", Some(query.since.as_deref().unwrap_or(&month)), now)?.unwrap_or_default(),
-            time("until", query.until.as_deref(), now)?.unwrap_or(i64::MAX),
-        ),
-    };
-    let until = until.min(now.timestamp() + 1);
     // FOCUS has months of UTC.
-    let months = calendar_period::months(Tz::UTC, since, until, MAX_MONTHS)
+    let bounds = [&query.period, &query.since, &query.until].map(Option::as_deref);
+    let (since, until) = bounds_of(bounds, Tz::UTC, now)?;
+    let month = now.format("%Y-%m-01").to_string();
+    let since = since.or(time("since", Some(&month), now)?);
+    let until = until.unwrap_or(i64::MAX).min(now.timestamp() + 1);
+    let months = calendar_period::months(Tz::UTC, since.unwrap_or_default(), until, MAX_MONTHS)
         .ok_or_else(|| Problem::bad_request(format!("since: more than {MAX_MONTHS} months ago")))?;
     let filter = Filter {
         visibility: caller.visibility(),
@@ -57,62 +60,123 @@ pub(super) async fn export(
         until: None,
     };
     let internal = |error: Error| Problem::internal(&error);
-    let people = api.store.people().await.map_err(internal)?;
-    let mut books = PriceBooks::of(&api.store);
-    let mut audited_read = AuditedRead::to(&caller);
-    let mut table = csv::Writer::from_writer(Vec::new());
-    let refused = |error: csv::Error| Problem::internal(&error);
-    table.write_record(COLUMNS).map_err(refused)?;
-    let site = query.site.unwrap_or_else(|| "slurm-mesh".to_owned());
     let closed = api.store.closed_periods().await.map_err(internal)?;
-    let closed: Vec<Period> = closed
-        .iter()
-        .filter_map(|closed| calendar_period::named(Tz::UTC, &closed.period))
-        .collect();
-    for month in &months {
-        let covers = |closed: &Period| closed.from <= month.from && month.to <= closed.to;
-        let is_billed = query.billed == Billed::Effective || closed.iter().any(covers);
-        let slice = (month.from, month.to);
-        let whole = calendar_period::named(Tz::UTC, &month.name);
-        let billing_period = whole.map_or(slice, |month| (month.from, month.to));
-        for run in api.store.runs_in(&filter, slice).await.map_err(internal)? {
-            let curve = books.curve(&run).await.map_err(internal)?;
-            let cost = run.part(curve.as_ref(), slice);
-            let cost = cost.map_err(|error| internal(error.into()))?;
-            let (Some((_, record)), Some(book)) = (
-                &run.history.end,
-                books.get(&run.price_book).await.map_err(internal)?,
-            ) else {
-                continue;
-            };
-            let part = costing::slice_part(&book, &run.history, record, run.ended, slice);
-            // It has a cost, so it has prices.
-            let Ok(part) = part else { continue };
-            let person = people.of(&run.keys.cluster, &run.keys.user);
-            let cells = focus::row(
-                &run,
-                cost,
-                &part,
-                &RowContext {
-                    site: &site,
-                    is_billed,
-                    billing_period,
-                    slice,
-                    person: &person,
-                },
-            );
-            audited_read.row(&run.keys.user);
-            // Amounts are never negative here, so no number looks like a formula.
-            let cells = cells.into_iter().map(harmless_cell);
-            table.write_record(cells).map_err(refused)?;
-        }
-    }
-    let body = table
-        .into_inner()
-        .map_err(|error| Problem::internal(&error.into_error()))?;
+    let closed = closed.iter();
+    let (audited_read, counts) = AuditedRead::to(&caller).stream();
+    let mut export = FocusExport {
+        people: Arc::new(api.store.people().await.map_err(internal)?),
+        store: api.store,
+        filter,
+        site: query.site.unwrap_or_else(|| "slurm-mesh".to_owned()).into(),
+        billed: query.billed,
+        closed: closed
+            .filter_map(|closed| calendar_period::named(Tz::UTC, &closed.period))
+            .collect(),
+        months: months.into_iter(),
+        current: None,
+        counts,
+    };
+    let mut text = table([COLUMNS.map(str::to_owned)]).map_err(internal)?;
+    // The first page before the answer, so that errors of the database still get a status code.
+    text.extend(export.next().await.map_err(internal)?.unwrap_or_default());
+    let rest = stream::try_unfold(export, async |mut export| {
+        let text = export.next().await.map_err(io::Error::other)?;
+        Ok::<_, io::Error>(text.map(|text| (text, export)))
+    });
+    let first = stream::iter([Ok(text)]);
     let headers = [
         (CONTENT_TYPE, "text/csv; charset=utf-8; header=present"),
         (CONTENT_DISPOSITION, "attachment; filename=\"focus.csv\""),
     ];
-    Ok((audited_read.extension(), (headers, body)))
+    let body = Body::from_stream(futures_util::StreamExt::chain(first, rest));
+    Ok((audited_read.extension(), headers, body).into_response())
+}
+
+/// An export, page by page.
+struct FocusExport {
+    store: Store,
+    filter: Filter,
+    people: Arc<People>,
+    site: Arc<str>,
+    billed: BilledCostPolicy,
+    closed: Vec<Period>,
+    /// Months that have not begun.
+    months: std::vec::IntoIter<Period>,
+    /// The present month and its runs.
+    current: Option<(Period, FinalizedRuns)>,
+    counts: AuditedStream,
+}
+
+impl FocusExport {
+    /// The rows of the next page. `None` after the last one.
+    async fn next(&mut self) -> Result<Option<Vec<u8>>, Error> {
+        loop {
+            let Some((month, runs)) = &mut self.current else {
+                let Some(month) = self.months.next() else {
+                    return Ok(None);
+                };
+                let runs = FinalizedRuns::new(&self.store, &self.filter, month.bounds());
+                self.current = Some((month, runs));
+                continue;
+            };
+            let Some(page) = runs.next().await? else {
+                self.current = None;
+                continue;
+            };
+            for (run, _) in &page {
+                self.counts.row(&run.keys.user);
+            }
+            let whole = calendar_period::named(Tz::UTC, &month.name);
+            let covers = |closed: &Period| closed.from <= month.from && month.to <= closed.to;
+            let is_billed =
+                self.billed == BilledCostPolicy::Effective || self.closed.iter().any(covers);
+            let slice = month.bounds();
+            let billing_period = whole.map_or(slice, |month| month.bounds());
+            let (people, site) = (Arc::clone(&self.people), Arc::clone(&self.site));
+            let rows = move || {
+                let row = |(run, book): &(FinalizedRun, Option<Arc<PriceBook>>)| {
+                    let context = RowContext {
+                        site: &site,
+                        is_billed,
+                        billing_period,
+                        slice,
+                        person: &people.of(&run.keys.cluster, &run.keys.user),
+                    };
+                    row(run, book.as_deref(), &context)
+                };
+                let rows: Result<Vec<_>, _> = page.iter().map(row).collect();
+                table(rows?)
+            };
+            let text = spawn_blocking(rows).await.map_err(Error::Interrupted)??;
+            return Ok(Some(text));
+        }
+    }
+}
+
+/// Without a stored history or a price the quantity is not known, but the cost is.
+fn row(
+    run: &FinalizedRun,
+    book: Option<&PriceBook>,
+    context: &RowContext<'_>,
+) -> Result<Vec<String>, Error> {
+    let curve = book.and_then(|book| run.curve(book));
+    let cost = run.part(curve.as_ref(), context.slice)?;
+    let part = book.zip(run.history.end.as_ref()).and_then(|(book, end)| {
+        costing::slice_part(book, &run.history, &end.1, run.ended, context.slice).ok()
+    });
+    Ok(focus::row(run, cost, part.as_ref(), context))
+}
+
+fn table<R: IntoIterator<Item = String>>(
+    rows: impl IntoIterator<Item = R>,
+) -> Result<Vec<u8>, Error> {
+    let mut table = csv::Writer::from_writer(Vec::new());
+    for cells in rows {
+        // Amounts are never negative here, so no number looks like a formula.
+        let cells = cells.into_iter().map(harmless_cell);
+        table.write_record(cells).map_err(Error::Csv)?;
+    }
+    table
+        .into_inner()
+        .map_err(|error| Error::Csv(error.into_error().into()))
 }

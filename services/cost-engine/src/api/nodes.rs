@@ -1,4 +1,4 @@
-//! `GET /v1/costs/nodes`: what each node cost in a period, and what that paid for.
+//! `GET /v1/costs/nodes`: cost of each node in a period, by category.
 
 use std::collections::BTreeMap;
 
@@ -12,8 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::response::{amount_text, amount_texts};
 use super::{Api, time};
 use crate::domain::Micros;
-use crate::domain::node_lines::NodeCost;
-use crate::node_view::{self, NodeReport, NodeView};
+use crate::node_costs::{self, NodeCostRow};
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -23,7 +22,7 @@ pub(super) struct NodeQuery {
     cluster: Option<String>,
 }
 
-/// Nodes and their costs in a period. The lines of each node add up to its cost.
+/// Nodes and their costs in a period. The categories of each node add up to its cost.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct NodeCosts {
     /// Start of the period.
@@ -39,35 +38,15 @@ pub(crate) struct NodeCosts {
     /// Sum over the nodes.
     #[serde(serialize_with = "amount_text")]
     cost_micros: Micros,
-    /// Sums of the lines over the nodes.
+    /// Sums of the categories over the nodes.
     #[serde(serialize_with = "amount_texts")]
-    line_micros: BTreeMap<&'static str, Micros>,
+    category_micros: BTreeMap<&'static str, Micros>,
     /// The nodes.
-    nodes: Vec<NodeRow>,
+    nodes: Vec<NodeCostRow>,
 }
 
-/// A node and its cost.
-#[derive(Clone, Debug, Default, Serialize)]
-pub(crate) struct NodeRow {
-    cluster: String,
-    node: String,
-    /// Empty if no node type covers the node.
-    node_type: String,
-    /// Cloud instances that it was in the period.
-    instance_ids: Vec<String>,
-    /// Cost of the seconds that it was charged.
-    #[serde(serialize_with = "amount_text")]
-    cost_micros: Micros,
-    /// Charged seconds.
-    charged_seconds: u64,
-    /// What the cost paid for.
-    #[serde(serialize_with = "amount_texts")]
-    line_micros: BTreeMap<&'static str, Micros>,
-    /// Seconds by state; they add up to the period.
-    state_seconds: BTreeMap<&'static str, u64>,
-    /// Why there is no cost. Empty if there is one.
-    problem: String,
-}
+/// Most days of a period.
+const MAX_DAYS: i64 = 400;
 
 pub(super) async fn list(
     caller: Caller,
@@ -90,74 +69,43 @@ pub(super) async fn list(
     if until < since {
         return Err(Problem::bad_request("until: is before since"));
     }
+    if until.saturating_sub(since) > MAX_DAYS * 86_400 {
+        return Err(Problem::bad_request(format!(
+            "the period has more than {MAX_DAYS} days: set since and until"
+        )));
+    }
     let period = (since, until);
-    let view = match &book {
+    let (nodes, unpriced_runs) = match &book {
         Some(book) => {
             let cluster = query.cluster.as_deref();
-            node_view::of_period(&api.store, book, cluster, period, now.timestamp())
+            node_costs::of_period(&api.store, book, cluster, period, now.timestamp())
                 .await
                 .map_err(|error| Problem::internal(&error))?
         }
-        None => NodeView::default(),
+        None => (Vec::new(), 0),
     };
     let mut audited_read = AuditedRead::to(&caller);
-    for _ in &view.nodes {
+    for _ in &nodes {
         audited_read.row_about_people();
     }
-    let mut answer = answer(view);
-    answer.since = DateTime::from_timestamp(since, 0).unwrap_or_default();
-    answer.until = DateTime::from_timestamp(until, 0).unwrap_or_default();
-    answer.price_book = book.as_ref().map(|book| book.label());
-    answer.currency = book.map(|book| book.currency.clone());
+    let answer = NodeCosts {
+        since: DateTime::from_timestamp(since, 0).unwrap_or_default(),
+        until: DateTime::from_timestamp(until, 0).unwrap_or_default(),
+        price_book: book.as_ref().map(|book| book.label()),
+        currency: book.map(|book| book.currency.clone()),
+        unpriced_runs,
+        cost_micros: nodes.iter().map(|node| node.cost_micros).sum(),
+        category_micros: sums(&nodes),
+        nodes,
+    };
     Ok((audited_read.extension(), Json(answer)))
 }
 
-fn answer(view: NodeView) -> NodeCosts {
-    let nodes: Vec<NodeRow> = view.nodes.into_iter().map(row).collect();
-    let mut line_micros: BTreeMap<&'static str, Micros> = BTreeMap::new();
-    for (line, micros) in nodes.iter().flat_map(|node| &node.line_micros) {
-        let sum = line_micros.entry(line).or_default();
+fn sums(nodes: &[NodeCostRow]) -> BTreeMap<&'static str, Micros> {
+    let mut sums: BTreeMap<&'static str, Micros> = BTreeMap::new();
+    for (category, micros) in nodes.iter().flat_map(|node| &node.category_micros) {
+        let sum = sums.entry(category).or_default();
         *sum = *sum + *micros;
     }
-    NodeCosts {
-        since: DateTime::default(),
-        until: DateTime::default(),
-        price_book: None,
-        currency: None,
-        unpriced_runs: view.unpriced_runs,
-        cost_micros: nodes.iter().map(|node| node.cost_micros).sum(),
-        line_micros,
-        nodes,
-    }
-}
-
-fn row(report: NodeReport) -> NodeRow {
-    let mut row = NodeRow {
-        cluster: report.cluster,
-        node: report.node,
-        node_type: report.node_type,
-        instance_ids: report.instance_ids,
-        ..NodeRow::default()
-    };
-    match report.cost {
-        Ok(NodeCost {
-            cost,
-            seconds,
-            lines,
-            states,
-        }) => {
-            row.cost_micros = cost;
-            row.charged_seconds = seconds;
-            row.line_micros = lines
-                .into_iter()
-                .map(|(line, micros)| (line.as_str(), micros))
-                .collect();
-            row.state_seconds = states
-                .into_iter()
-                .map(|(state, seconds)| (state.as_str(), seconds))
-                .collect();
-        }
-        Err(problem) => row.problem = problem,
-    }
-    row
+    sums
 }

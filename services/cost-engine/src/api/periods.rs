@@ -6,16 +6,17 @@ use chrono::{DateTime, Utc};
 use chrono_tz::Tz;
 use mesh_events::proto::mesh::audit::v1::audit_entry::Act;
 use mesh_events::proto::mesh::audit::v1::{AuditEntry, CostPeriodClosed};
+use mesh_events::proto::mesh::job::v1::Job;
 use mesh_events::timestamp;
 use mesh_runtime::api::{AuditedRead, Caller, Problem};
 use prost::Message as _;
 use serde::Serialize;
 use sha2::{Digest as _, Sha256};
 
-use super::response::{self, CostReportRow, Slice};
+use super::response::{self, CostReportRow, Slices};
 use super::{Api, named_period};
-use crate::adapters::{ClosedPeriod, CostGroup, Filter, People, PriceBooks};
-use crate::closings::AUDIT_KIND;
+use crate::adapters::{AuditRow, ClosedPeriod, CostGroup, Filter, People};
+use crate::audit_publisher::AUDIT_KIND;
 use crate::domain::calendar_period::Period;
 use crate::error::Error;
 
@@ -39,7 +40,7 @@ pub(crate) struct ClosedPeriods {
     periods: Vec<ClosedPeriodRow>,
 }
 
-/// What is kept of a period: the costs by account, each run with its part in the period.
+/// The stored report of a period: the costs by account, each run with its part in the period.
 #[derive(Clone, Debug, Serialize)]
 struct PeriodReport {
     period: String,
@@ -55,10 +56,12 @@ pub(super) async fn list(
     caller: Caller,
     State(api): State<Api>,
 ) -> Result<(Extension<AuditedRead>, Json<ClosedPeriods>), Problem> {
-    let periods = known(&caller, &api).await?;
+    may_see(&caller)?;
+    let periods = api.store.closed_periods().await;
+    let periods = periods.map_err(|error| Problem::internal(&error))?;
     let periods = periods
         .into_iter()
-        .map(|closed| row(closed, false))
+        .map(|closed| row(closed, None))
         .collect();
     let nothing = AuditedRead::nothing().extension();
     Ok((nothing, Json(ClosedPeriods { periods })))
@@ -69,14 +72,16 @@ pub(super) async fn show(
     State(api): State<Api>,
     Path(name): Path<String>,
 ) -> Result<(Extension<AuditedRead>, Json<ClosedPeriodRow>), Problem> {
-    let mut periods = known(&caller, &api).await?.into_iter();
-    let found = periods.find(|closed| closed.period == name);
-    let closed = found.ok_or_else(|| Problem::not_found(format!("{name:?} is not closed")))?;
+    may_see(&caller)?;
+    let found = api.store.closed_period(&name).await;
+    let found = found.map_err(|error| Problem::internal(&error))?;
+    let (closed, report) =
+        found.ok_or_else(|| Problem::not_found(format!("{name:?} is not closed")))?;
     let mut audited_read = AuditedRead::to(&caller);
     for _ in 0..closed.rows {
         audited_read.row_about_people();
     }
-    Ok((audited_read.extension(), Json(row(closed, true))))
+    Ok((audited_read.extension(), Json(row(closed, Some(report)))))
 }
 
 /// Closing a closed period changes nothing.
@@ -89,59 +94,60 @@ pub(super) async fn close(
         return Err(Problem::forbidden("only administrators close periods"));
     }
     let now = Utc::now();
-    let Some(period) = named_period(Some(&name), Tz::UTC)? else {
-        return Err(Problem::not_found("no period"));
-    };
+    let period = named_period(&name, Tz::UTC)?;
     if period.to > now.timestamp() {
         return Err(Problem::bad_request(format!(
             "period: {name} has not ended (UTC)"
         )));
     }
+    let nothing = AuditedRead::nothing().extension();
     let internal = |error: Error| Problem::internal(&error);
+    if let Some((closed, _)) = api.store.closed_period(&name).await.map_err(internal)? {
+        return Ok((nothing, Json(row(closed, None))));
+    }
     let (report, rows) = report(&api, period, now).await.map_err(internal)?;
     let closed = ClosedPeriod {
         digest: hex::encode(Sha256::digest(report.as_bytes())),
-        report,
         rows,
         closed_at: now.timestamp(),
         closed_by: caller.name.clone(),
         period: name.clone(),
     };
-    let (id, body) = audit_entry(&api.cluster, &closed, now);
-    let audit = (api.cluster.as_str(), id.as_str(), body.as_slice());
-    let is_new = api.store.close_period(&closed, audit).await;
+    let audit = audit_row(&api.cluster, &closed, now);
+    let is_new = api.store.close_period(&closed, &report, &audit).await;
     if is_new.map_err(internal)? {
-        api.closed.notify_one();
+        api.audit_pending.notify_one();
+        return Ok((nothing, Json(row(closed, None))));
     }
-    let known = api.store.closed_periods().await.map_err(internal)?;
-    let stored = known.into_iter().find(|known| known.period == name);
-    let nothing = AuditedRead::nothing().extension();
-    Ok((nothing, Json(row(stored.unwrap_or(closed), false))))
+    // Another request closed it at the same time.
+    let stored = api.store.closed_period(&name).await.map_err(internal)?;
+    let stored = stored.map_or(closed, |(stored, _)| stored);
+    Ok((nothing, Json(row(stored, None))))
 }
 
-async fn known(caller: &Caller, api: &Api) -> Result<Vec<ClosedPeriod>, Problem> {
-    if !caller.sees_everything() {
-        return Err(Problem::forbidden(
-            "only administrators and auditors may see closed periods",
-        ));
+fn may_see(caller: &Caller) -> Result<(), Problem> {
+    if caller.sees_everything() {
+        return Ok(());
     }
-    let known = api.store.closed_periods().await;
-    known.map_err(|error| Problem::internal(&error))
+    Err(Problem::forbidden(
+        "only administrators and auditors may see closed periods",
+    ))
 }
 
 /// The report of a period, and its number of rows.
 async fn report(api: &Api, period: Period, now: DateTime<Utc>) -> Result<(String, i64), Error> {
     let by = CostGroup::Account;
     let filter = Filter::all();
-    let mut books = PriceBooks::of(&api.store);
-    let open = api.store.open_runs(&filter).await?;
-    let began = |job: &mesh_events::proto::mesh::job::v1::Job| {
+    let slice = [period.bounds()];
+    let read = api.store.slice_costs_and_open_runs(by, &filter, &slice);
+    let (costs, open) = read.await?;
+    let began = |job: &Job| {
         let start = job.start_time.as_ref();
         start.is_some_and(|start| start.seconds < period.to)
     };
     let open_runs = open.iter().filter(|run| began(&run.job)).count();
-    let slice = Slice::read(&api.store, &mut books, by, &filter, period.clone()).await?;
-    let report = response::sliced(by, vec![slice], None, &[], &People::default(), now)?;
+    let slices = Slices::of(&api.store, costs, vec![period.clone()]).await?;
+    let report = response::sliced(by, slices, None, &[], &People::default(), now)?;
     let rows = i64::try_from(report.rows.len()).unwrap_or(i64::MAX);
     let report = PeriodReport {
         period: period.name,
@@ -156,10 +162,10 @@ async fn report(api: &Api, period: Period, now: DateTime<Utc>) -> Result<(String
     Ok((text, rows))
 }
 
-fn audit_entry(cluster: &str, closed: &ClosedPeriod, now: DateTime<Utc>) -> (String, Vec<u8>) {
-    let id = uuid::Uuid::new_v4().to_string();
+fn audit_row(cluster: &str, closed: &ClosedPeriod, now: DateTime<Utc>) -> AuditRow {
+    let audit_id = uuid::Uuid::new_v4().to_string();
     let entry = AuditEntry {
-        id: id.clone(),
+        id: audit_id.clone(),
         cluster: cluster.to_owned(),
         kind: AUDIT_KIND.to_owned(),
         at: Some(timestamp(now)),
@@ -172,16 +178,20 @@ fn audit_entry(cluster: &str, closed: &ClosedPeriod, now: DateTime<Utc>) -> (Str
             made_by: closed.closed_by.clone(),
         })),
     };
-    (id, entry.encode_to_vec())
+    AuditRow {
+        audit_id,
+        cluster: cluster.to_owned(),
+        body: entry.encode_to_vec(),
+    }
 }
 
-fn row(closed: ClosedPeriod, with_report: bool) -> ClosedPeriodRow {
+fn row(closed: ClosedPeriod, report: Option<String>) -> ClosedPeriodRow {
     ClosedPeriodRow {
         period: closed.period,
         sha256: closed.digest,
         rows: closed.rows,
         closed_at: DateTime::from_timestamp(closed.closed_at, 0).unwrap_or_default(),
         closed_by: closed.closed_by,
-        report: with_report.then_some(closed.report),
+        report,
     }
 }

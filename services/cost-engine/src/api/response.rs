@@ -1,4 +1,4 @@
-//! Builds the responses from rows and open runs. Pure except [`Slice::read`]: the time is an argument.
+//! Builds the responses from rows and open runs. Pure except [`Slices`]: the time is an argument.
 
 use std::collections::BTreeMap;
 
@@ -6,13 +6,14 @@ use chrono::{DateTime, Utc};
 use serde::{Serialize, Serializer};
 
 use crate::adapters::{
-    CostGroup, CostSum, CutRun, Filter, OpenRun, People, Person, PriceBooks, Store,
+    CostGroup, CostSum, Filter, FinalizedRun, OpenRun, People, Person, PriceBooks, SliceCosts,
+    Store,
 };
 use crate::costing;
 use crate::domain::calendar_period::Period;
 use crate::domain::suspension;
 use crate::domain::waste::LOST_KINDS;
-use crate::domain::{Class, CostCurve, Micros, PriceError};
+use crate::domain::{Class, CostCurve, Interval, Micros, PriceError};
 use crate::error::Error;
 use crate::price_book::PriceBook;
 use crate::spending::{PersonSpending, PersonalAmount};
@@ -283,40 +284,49 @@ pub(super) fn spent(
     rows.report(Attribution::End, now)
 }
 
-/// Costs within one slice.
-pub(crate) struct Slice {
-    /// The slice. Its name is the month.
-    pub period: Period,
-    /// Sums of runs that started and ended within it.
-    pub sums: Vec<CostSum>,
+/// Costs within slices that follow each other.
+pub(crate) struct Slices {
+    /// The slices. Their names are the months or days.
+    pub periods: Vec<Period>,
+    /// Sums of runs that started and ended within one slice, with its position.
+    pub sums: Vec<(usize, CostSum)>,
     /// Runs that a bound cuts, with their cost over time.
-    pub cut: Vec<(CutRun, Option<CostCurve>)>,
+    pub cut: Vec<(FinalizedRun, Option<CostCurve>)>,
 }
 
-impl Slice {
-    /// Reads the costs of a slice. `since` and `until` of the filter are ignored.
+impl Slices {
+    /// Reads the costs of slices. `since` and `until` of the filter are ignored.
     pub async fn read(
         store: &Store,
-        books: &mut PriceBooks,
         by: CostGroup,
         filter: &Filter,
-        period: Period,
+        periods: Vec<Period>,
     ) -> Result<Self, Error> {
-        let bounds = (period.from, period.to);
-        let sums = store.sums_within(by, filter, bounds).await?;
-        let mut cut = Vec::new();
-        for run in store.cut_runs(filter, bounds).await? {
+        let bounds: Vec<Interval> = periods.iter().map(Period::bounds).collect();
+        let costs = store.slice_costs(by, filter, &bounds).await?;
+        Self::of(store, costs, periods).await
+    }
+
+    /// Adds the cost over time of the runs that a bound cuts.
+    pub async fn of(store: &Store, costs: SliceCosts, periods: Vec<Period>) -> Result<Self, Error> {
+        let mut books = PriceBooks::of(store);
+        let mut cut = Vec::with_capacity(costs.cut.len());
+        for run in costs.cut {
             let curve = books.curve(&run).await?;
             cut.push((run, curve));
         }
-        Ok(Self { period, sums, cut })
+        Ok(Self {
+            periods,
+            sums: costs.sums,
+            cut,
+        })
     }
 }
 
 /// Report of what runs cost within slices. Running jobs are charged until now.
 pub(crate) fn sliced(
     by: CostGroup,
-    slices: Vec<Slice>,
+    slices: Slices,
     book: Option<&PriceBook>,
     open: &[OpenRun],
     people: &People,
@@ -337,17 +347,25 @@ pub(crate) fn sliced(
             (open, curve, start, until)
         })
         .collect();
-    for Slice { period, sums, cut } in slices {
-        let Period { name, from, to } = &period;
-        let slice = (*from, *to);
-        for sum in sums {
-            rows.add_sum(sum, Some(name));
-        }
-        for (run, curve) in cut {
+    for (position, sum) in slices.sums {
+        let period = slices.periods.get(position);
+        rows.add_sum(sum, period.map(|period| period.name.as_str()));
+    }
+    for (run, curve) in &slices.cut {
+        let first = slices
+            .periods
+            .partition_point(|period| period.to <= run.started);
+        let touched = slices.periods[first..].iter();
+        for period in touched.take_while(|period| period.from < run.ended) {
+            let slice = period.bounds();
             let cost = run.part(curve.as_ref(), slice)?;
             let unused = run.unused_part(curve.as_ref(), slice)?;
-            rows.add_cut(&run, name, (cost, unused), run.seconds(slice));
+            rows.add_cut(run, &period.name, (cost, unused), run.seconds(slice));
         }
+    }
+    for period in &slices.periods {
+        let Period { name, from, to } = period;
+        let slice = period.bounds();
         for (open, curve, start, until) in &curves {
             let (from, to) = ((*start).max(*from), (*until).min(*to));
             if from > to || start >= &period.to {
@@ -417,7 +435,7 @@ impl<'a> Rows<'a> {
 
     fn add_cut(
         &mut self,
-        run: &CutRun,
+        run: &FinalizedRun,
         month: &str,
         (cost, unused): (Micros, Micros),
         seconds: u64,

@@ -127,12 +127,12 @@ mod tests {
 
     #[test]
     fn settled_in_flight_and_committed_pass_their_thresholds() {
-        // The running jobs may cost 90 more, the queued ones 200.
+        // The running jobs may cost 90 more, the pending ones 200.
         let used = Amounts {
             settled: units(640),
             in_flight: units(130),
             remaining: units(90),
-            queued: units(200),
+            pending: units(200),
             ..Amounts::default()
         };
         let at_first = Some(PublishedState::default());

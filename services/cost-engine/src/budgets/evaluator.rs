@@ -13,11 +13,11 @@ use tokio_util::sync::CancellationToken;
 use super::crossing::PublishedState;
 use super::forecast::{self, Forecast, PAST_DAYS, RemainingDay};
 use super::open_costs::CostCurves;
+use super::pending_costs::PendingCosts;
 use super::published::{Evaluated, published};
-use super::queue_costs::QueueCosts;
 use super::status::{BudgetStatus, ForecastStatus};
 use super::usage::{Amounts, Groups};
-use super::{Budget, ScopeKey};
+use super::{Budget, Clusters, ScopeKey};
 use crate::adapters::{BudgetFacts, BudgetState, People, PriceBooks, RunKeys, Store};
 use crate::domain::Interval;
 use crate::domain::calendar_period::{LocalDay, Period, day};
@@ -45,6 +45,8 @@ pub(crate) struct Evaluation {
     pub budgets: Vec<(Budget, BudgetStatus)>,
     /// The people behind Unix users.
     pub people: People,
+    /// The clusters that have costs.
+    pub clusters: Clusters,
 }
 
 pub(crate) struct BudgetEvaluator {
@@ -59,8 +61,8 @@ pub(crate) struct BudgetEvaluator {
     pub cluster: String,
     pub curves: CostCurves,
     pub daily: DailyFacts,
-    /// What waiting jobs may cost.
-    pub queue: QueueCosts,
+    /// What pending jobs may cost.
+    pub pending_costs: PendingCosts,
 }
 
 /// What is computed once an hour, and when budgets change.
@@ -127,6 +129,7 @@ impl BudgetEvaluator {
                 facts.await?
             }
         };
+        let clusters = Clusters::new(&self.cluster, facts.clusters());
         let groups = self.groups(&book, &intervals.list, &facts, now).await?;
         if is_daily_due {
             self.daily = self.daily_facts(&current, &intervals, &groups, now).await;
@@ -145,11 +148,13 @@ impl BudgetEvaluator {
         }
         let is_changed = |one: &&Evaluated<'_>| {
             let known = states.get(&one.0.name).map_or(&[][..], Vec::as_slice);
-            let (states, events) = published(one, known, &facts.people, &self.cluster, time);
+            let (states, events) = published(one, known, &facts.people, &clusters, time);
             !events.is_empty() || states.iter().any(|state| !known.contains(state))
         };
         let changed: Vec<&Evaluated<'_>> = evaluated.iter().filter(is_changed).collect();
-        let stored = self.store_published(&changed, &facts.people, time).await?;
+        let stored = self
+            .store_published(&changed, (&facts.people, &clusters), time)
+            .await?;
         let result = Evaluation {
             as_of: Some(time),
             budgets: evaluated
@@ -165,6 +170,7 @@ impl BudgetEvaluator {
                 })
                 .collect(),
             people: facts.people,
+            clusters,
         };
         self.evaluation.send_replace(Arc::new(result));
         Ok(())
@@ -179,8 +185,8 @@ impl BudgetEvaluator {
         now: i64,
     ) -> Result<Vec<Groups>, Error> {
         self.curves.set_open(book, &facts.open, now);
-        self.queue
-            .set(&self.store, book, &facts.queued, now)
+        self.pending_costs
+            .set(&self.store, book, &facts.pending, now)
             .await?;
         let mut books = PriceBooks::of(&self.store);
         let mut cut_runs = HashSet::new();
@@ -214,10 +220,10 @@ impl BudgetEvaluator {
                 let amounts = self.curves.amounts(book, run, *interval, now);
                 add(&run.keys, amounts.unwrap_or_default());
             }
-            // Waiting jobs belong to the present period, as they may start now.
+            // Pending jobs belong to the present period, as they may start now.
             if interval.0 <= now && now < interval.1 {
-                for run in &facts.queued {
-                    add(&run.keys, self.queue.amounts(run));
+                for run in &facts.pending {
+                    add(&run.keys, self.pending_costs.amounts(run));
                 }
             }
             groups.push(Groups::new(costs, &facts.people));
@@ -306,13 +312,13 @@ impl BudgetEvaluator {
     async fn store_published(
         &self,
         changed: &[&Evaluated<'_>],
-        people: &People,
+        (people, clusters): (&People, &Clusters),
         time: DateTime<Utc>,
     ) -> Result<HashMap<String, PublishedState>, Error> {
         if changed.is_empty() {
             return Ok(HashMap::new());
         }
-        let stored = self.try_store(changed, people, time);
+        let stored = self.try_store(changed, (people, clusters), time);
         let stored = tokio::time::timeout(STORE_TIMEOUT, stored).await;
         let (states, events) = stored.unwrap_or(Err(Error::TooSlow(STORE_TIMEOUT)))?;
         if events > 0 {
@@ -324,7 +330,7 @@ impl BudgetEvaluator {
     async fn try_store(
         &self,
         changed: &[&Evaluated<'_>],
-        people: &People,
+        (people, clusters): (&People, &Clusters),
         time: DateTime<Utc>,
     ) -> Result<(HashMap<String, PublishedState>, usize), Error> {
         let mut transaction = self.store.begin().await?;
@@ -333,7 +339,7 @@ impl BudgetEvaluator {
         let (mut stored, mut published_events) = (HashMap::new(), Vec::new());
         for one in changed {
             let known = known_states.get(&one.0.name).map_or(&[][..], Vec::as_slice);
-            let (states, events) = published(one, known, people, &self.cluster, time);
+            let (states, events) = published(one, known, people, clusters, time);
             for state in &states {
                 transaction.store_budget_state(state).await?;
             }

@@ -10,7 +10,7 @@ use pbjson_types::Timestamp;
 
 use super::crossing::Crossing;
 use super::status::BudgetStatus;
-use super::{Budget, ScopeKey};
+use super::{Budget, Clusters, ScopeKey};
 use crate::adapters::People;
 use crate::domain::Micros;
 
@@ -26,8 +26,8 @@ pub(crate) struct QuotaFacts<'a> {
     pub contributors: &'a [(String, String, Micros)],
     /// The people behind Unix users.
     pub people: &'a People,
-    /// Cluster of this process, for budgets that do not name one.
-    pub cluster: &'a str,
+    /// The cluster of this process is that of events about budgets that do not name one.
+    pub clusters: &'a Clusters,
 }
 
 /// The `number`th event of a budget. Its id follows from budget, period, threshold and crossing.
@@ -60,10 +60,14 @@ pub(crate) fn event(
     let mut clusters = budget.values(ScopeKey::Cluster);
     let cluster = match (clusters.next(), clusters.next()) {
         (Some(cluster), None) => cluster,
-        _ => facts.cluster,
+        _ => facts.clusters.own.as_str(),
     };
     let counted_by = format!("budget/{}/{period}/{point}", budget.name);
-    let (user, account) = concerned(budget, facts.people, cluster);
+    let (user, mut account) = concerned(budget, facts.people, cluster);
+    if budget.clusters(facts.clusters).len() > 1 {
+        // Coordinators of the account on this cluster may not see what it costs elsewhere.
+        account.clear();
+    }
     let owner = Owner {
         user: user.clone(),
         account: account.clone(),

@@ -73,18 +73,6 @@ pub fn list_files(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
 /// # Errors
 /// If something cannot be read or has faults. Lists all faults.
 pub fn load(path: &Path, currency: Option<&str>) -> Result<Vec<Budget>, BudgetsError> {
-    load_with(path, currency, &[])
-}
-
-/// The same with budgets of the API, by name.
-///
-/// # Errors
-/// As [`load`].
-pub(crate) fn load_with(
-    path: &Path,
-    currency: Option<&str>,
-    others: &[(String, String)],
-) -> Result<Vec<Budget>, BudgetsError> {
     let unreadable = |path: &Path| {
         let path = path.to_owned();
         |source| BudgetsError::Read { path, source }
@@ -98,20 +86,17 @@ pub(crate) fn load_with(
         let text = std::fs::read_to_string(&file).map_err(unreadable(&file))?;
         reader.read(&text, &file.display().to_string());
     }
-    for (_, text) in others {
-        reader.read(text, "the API");
-    }
     reader.finish()
 }
 
-/// Parses a budget of the API.
+/// Parses a budget of the API. `None` if the text has none.
 ///
 /// # Errors
 /// All faults.
-pub(crate) fn parse_one(text: &str, currency: &str) -> Result<Vec<Budget>, BudgetsError> {
+pub(crate) fn parse_one(text: &str, currency: &str) -> Result<Option<Budget>, BudgetsError> {
     let mut reader = Reader::new(Some(currency));
     reader.read(text, "the request");
-    reader.finish()
+    Ok(reader.finish()?.pop())
 }
 
 /// Parses the text of one file.

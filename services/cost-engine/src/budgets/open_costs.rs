@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::usage::Amounts;
-use crate::adapters::{CutRun, OpenRun, PriceBooks};
+use crate::adapters::{FinalizedRun, OpenRun, PriceBooks};
 use crate::costing;
 use crate::domain::{CostCurve, Interval, Micros, PriceError};
 use crate::error::Error;
@@ -95,7 +95,7 @@ impl CostCurves {
     pub async fn part(
         &mut self,
         books: &mut PriceBooks,
-        run: &CutRun,
+        run: &FinalizedRun,
         period: Interval,
     ) -> Result<Micros, Error> {
         let id = (run.keys.cluster.clone(), run.run.clone());

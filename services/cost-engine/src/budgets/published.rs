@@ -7,7 +7,7 @@ use super::crossing::{Crossing, PublishedState, crossings};
 use super::event::{QuotaFacts, event};
 use super::status::BudgetStatus;
 use super::usage::{Amounts, Groups};
-use super::{Budget, ScopeKey};
+use super::{Budget, Clusters, ScopeKey};
 use crate::adapters::{BudgetState, People};
 use crate::domain::calendar_period::Period;
 
@@ -22,7 +22,7 @@ pub(super) fn published(
     (budget, period, used, status, groups): &Evaluated<'_>,
     known: &[BudgetState],
     people: &People,
-    cluster: &str,
+    clusters: &Clusters,
     time: DateTime<Utc>,
 ) -> (Vec<BudgetState>, Vec<Event>) {
     let state = known.iter().find(|state| state.period == period.name);
@@ -60,7 +60,7 @@ pub(super) fn published(
         period,
         contributors: &contributors,
         people,
-        cluster,
+        clusters,
     };
     let mut number: u64 = known.iter().map(|state| state.events).sum();
     let mut events = Vec::new();
@@ -123,16 +123,26 @@ mod tests {
 
     /// The month of a day, with 640 of 1,000 used.
     fn evaluate(day: &str, known: &[BudgetState]) -> (Vec<BudgetState>, Vec<Event>) {
-        let budget = budget();
+        evaluate_in(&budget(), &["c"], day, known)
+    }
+
+    fn evaluate_in(
+        budget: &Budget,
+        clusters: &[&str],
+        day: &str,
+        known: &[BudgetState],
+    ) -> (Vec<BudgetState>, Vec<Event>) {
         let period = month(day);
         let used = Amounts {
             settled: Micros(640_000_000),
             ..Amounts::default()
         };
-        let status = BudgetStatus::of(&budget, &period, used, "EUR");
+        let status = BudgetStatus::of(budget, &period, used, "EUR");
         let groups = Groups::default();
-        let one = (&budget, period, used, status, &groups);
-        published(&one, known, &People::default(), "c", DateTime::UNIX_EPOCH)
+        let one = (budget, period, used, status, &groups);
+        let clusters = Clusters::new("c", clusters.iter().copied());
+        let people = People::default();
+        published(&one, known, &people, &clusters, DateTime::UNIX_EPOCH)
     }
 
     fn month(day: &str) -> Period {
@@ -186,5 +196,25 @@ mod tests {
         let next = state(&month("2026-11-05"), PublishedState::default());
         let (states, events) = evaluate("2026-10-31", &[next]);
         assert_eq!((states, events), (vec![], vec![]));
+    }
+
+    #[test]
+    fn coordinators_are_sent_no_sums_over_clusters() {
+        let of_account = |scope: &str| {
+            let text = format!(
+                "[[budget]]\nname = \"b\"\nscope = {{ account = \"a\"{scope} }}\nperiod = \"month\"\namount = 1000\n"
+            );
+            files::parse(&text).unwrap().remove(0)
+        };
+        for (scope, clusters, account) in [
+            ("", &["c"][..], "a"),
+            ("", &["c", "other"], ""),
+            (", cluster = \"c\"", &["c", "other"], "a"),
+            (", cluster = [\"c\", \"other\"]", &["c"], ""),
+        ] {
+            let (_, events) = evaluate_in(&of_account(scope), clusters, "2026-10-05", &[]);
+            let owner = events[0].owner.as_ref();
+            assert_eq!(owner.map_or("", |owner| &owner.account), account, "{scope}");
+        }
     }
 }

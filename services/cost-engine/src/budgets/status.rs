@@ -39,9 +39,9 @@ pub struct BudgetStatus {
     /// Costs of running jobs in the period until now.
     #[serde(serialize_with = "text")]
     pub in_flight_micros: Micros,
-    /// What waiting jobs may cost until their time limits.
+    /// What pending jobs may cost until their time limits.
     #[serde(serialize_with = "text")]
-    pub queued_micros: Micros,
+    pub pending_micros: Micros,
     /// All of these, and what running jobs may still cost in the period until their time limits.
     #[serde(serialize_with = "text")]
     pub committed_micros: Micros,
@@ -85,7 +85,7 @@ impl BudgetStatus {
             counts: budget.counts,
             settled_micros: used.settled,
             in_flight_micros: used.in_flight,
-            queued_micros: used.queued,
+            pending_micros: used.pending,
             committed_micros: used.committed(),
             used_micros: counted,
             percent: percent(counted, budget.amount),

@@ -19,8 +19,8 @@ pub struct Amounts {
     pub in_flight: Micros,
     /// What running jobs may still cost until their time limits.
     pub remaining: Micros,
-    /// What waiting jobs may cost until their time limits.
-    pub queued: Micros,
+    /// What pending jobs may cost until their time limits.
+    pub pending: Micros,
     /// Cost of running jobs per hour.
     pub burn_rate: Micros,
     /// Number of runs without a price, whose cost is missing in the amounts.
@@ -32,7 +32,7 @@ impl AddAssign for Amounts {
         self.settled = self.settled + other.settled;
         self.in_flight = self.in_flight + other.in_flight;
         self.remaining = self.remaining + other.remaining;
-        self.queued = self.queued + other.queued;
+        self.pending = self.pending + other.pending;
         self.burn_rate = self.burn_rate + other.burn_rate;
         self.unpriced_runs += other.unpriced_runs;
     }
@@ -44,9 +44,9 @@ impl Amounts {
         self.settled + self.in_flight
     }
 
-    /// Settled, in flight, and what running and waiting jobs may still cost.
+    /// Settled, in flight, and what running and pending jobs may still cost.
     pub fn committed(&self) -> Micros {
-        self.spent() + self.remaining + self.queued
+        self.spent() + self.remaining + self.pending
     }
 
     /// What a budget compares with its amount.

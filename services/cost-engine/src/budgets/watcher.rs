@@ -1,6 +1,7 @@
-//! Watches the folder of budgets. Faulty budgets are reported, and the last valid ones remain in use.
+//! Watches the folder of budgets, and those of the API. Faulty files are reported, and the last valid ones remain in use. Of the budgets of
+//! the API each is on its own.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -20,6 +21,8 @@ type Stamps = BTreeMap<PathBuf, Option<FileStamp>>;
 /// The budgets in use, and the stamps of their files when they were read.
 pub(crate) struct BudgetWatcher {
     pub budgets: watch::Sender<Arc<Vec<Budget>>>,
+    /// Those of files alone.
+    pub of_files: watch::Sender<Arc<Vec<Budget>>>,
     folder: PathBuf,
     seen: Stamps,
     /// Budgets of the API: name and content.
@@ -31,8 +34,10 @@ impl BudgetWatcher {
     pub fn new(folder: PathBuf, book: &PriceBook) -> Result<Self, BudgetsError> {
         let seen = stamps(&folder);
         let budgets = files::load(&folder, Some(&book.currency))?;
+        let budgets = Arc::new(budgets);
         Ok(Self {
-            budgets: watch::Sender::new(Arc::new(budgets)),
+            budgets: watch::Sender::new(Arc::clone(&budgets)),
+            of_files: watch::Sender::new(budgets),
             folder,
             seen,
             of_api: Vec::new(),
@@ -64,16 +69,28 @@ impl BudgetWatcher {
     fn check(&mut self, book: &PriceBook, of_api: Vec<(String, String)>) -> bool {
         // The stamps before reading, so that a change in between is noticed next time.
         let found = stamps(&self.folder);
-        if found == self.seen && of_api == self.of_api {
+        let (are_files_new, is_api_new) = (found != self.seen, of_api != self.of_api);
+        if !are_files_new && !is_api_new {
             return false;
         }
         self.seen = found;
         self.of_api = of_api;
-        match files::load_with(&self.folder, Some(&book.currency), &self.of_api) {
+        if are_files_new && !self.reload_files(book) && !is_api_new {
+            return false;
+        }
+        let budgets = self.with_api(&book.currency);
+        tracing::info!(budgets = budgets.len(), "budgets reloaded");
+        self.budgets.send_replace(Arc::new(budgets));
+        true
+    }
+
+    /// False if they have faults.
+    fn reload_files(&self, book: &PriceBook) -> bool {
+        let loaded = files::load(&self.folder, Some(&book.currency));
+        metrics::budgets_reloaded(loaded.is_ok());
+        match loaded {
             Ok(budgets) => {
-                tracing::info!(budgets = budgets.len(), "budgets reloaded");
-                metrics::budgets_reloaded(true);
-                self.budgets.send_replace(Arc::new(budgets));
+                self.of_files.send_replace(Arc::new(budgets));
                 true
             }
             Err(error) => {
@@ -81,10 +98,27 @@ impl BudgetWatcher {
                     error = mesh_runtime::error_chain(&error),
                     "budgets invalid, last valid ones still in use"
                 );
-                metrics::budgets_reloaded(false);
                 false
             }
         }
+    }
+
+    /// The budgets of files, and those of the API that are valid and have other names.
+    fn with_api(&self, currency: &str) -> Vec<Budget> {
+        let mut budgets = Vec::clone(&self.of_files.borrow());
+        let names: BTreeSet<String> = budgets.iter().map(|budget| budget.name.clone()).collect();
+        for (name, content) in &self.of_api {
+            let fault = match files::parse_one(content, currency) {
+                Ok(_) if names.contains(name) => "a file has a budget of this name".to_owned(),
+                Ok(budget) => {
+                    budgets.extend(budget);
+                    continue;
+                }
+                Err(error) => mesh_runtime::error_chain(&error),
+            };
+            tracing::warn!(budget = name, "budget of the API ignored: {fault}");
+        }
+        budgets
     }
 }
 
@@ -133,7 +167,20 @@ mod tests {
         assert!(watcher.check(&book, of_api("new")));
         assert_eq!(watcher.budgets.borrow().len(), 9);
         let known = watcher.budgets.borrow()[0].name.clone();
-        assert!(!watcher.check(&book, of_api(&known)));
+        assert!(watcher.check(&book, of_api(&known)));
+        assert_eq!(watcher.budgets.borrow().len(), 8);
+        assert_eq!(amount(&watcher), 4_000_000_000);
+        // A faulty one is left out, and the others and the files are reloaded.
+        let mut with_fault = of_api("new");
+        with_fault.push(("faulty".into(), "[[budget]]\nname = 1\n".into()));
+        std::fs::write(&file, good.replace("3000.00", "5000.00")).unwrap();
+        assert!(watcher.check(&book, with_fault));
         assert_eq!(watcher.budgets.borrow().len(), 9);
+        assert_eq!(amount(&watcher), 5_000_000_000);
+        // So are budgets of the API beside faulty files.
+        std::fs::write(&file, good.replace("3000.00", "three")).unwrap();
+        assert!(watcher.check(&book, of_api("newer")));
+        assert_eq!(watcher.budgets.borrow()[8].name, "newer");
+        assert_eq!(amount(&watcher), 5_000_000_000);
     }
 }

@@ -32,6 +32,13 @@ pub struct Period {
     pub to: i64,
 }
 
+impl Period {
+    /// Its first second, and the first one after it.
+    pub const fn bounds(&self) -> Interval {
+        (self.from, self.to)
+    }
+}
+
 impl Periodicity {
     /// The period of a moment. `None` before the first and after the last date of the calendar. A single period is that of every moment.
     pub fn period(&self, zone: Tz, time: i64) -> Option<Period> {

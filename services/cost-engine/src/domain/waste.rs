@@ -1,7 +1,6 @@
 //! What a run held and did not use.
 //!
-//! Efficiencies are facts. The money is an opinion: the cost less that of a request which would have been enough, priced by the same
-//! rules. It would have been enough to ask for
+//! Efficiencies are measured; amounts compare with a smaller request priced by the same rules. It would have been enough to ask for
 //! - as many CPUs as the run used on average, rounded up, and one for each node;
 //! - six fifths of the memory that it used at its peak;
 //! - the GPUs that it used.

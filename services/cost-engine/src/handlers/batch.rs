@@ -3,8 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use chrono::DateTime;
-use mesh_events::proto::mesh::cost::v1::{CostClass, CostEvent, Money};
+use mesh_events::proto::mesh::cost::v1::{CostClass, CostEvent};
 use mesh_events::proto::mesh::event::v1::event::Payload;
 use mesh_events::proto::mesh::event::v1::{Confidence, IdSource, Identity};
 use mesh_events::proto::mesh::job::v1::Job;
@@ -12,26 +11,28 @@ use mesh_events::{Event, EventId, EventType, RunKey, Slot, from_timestamp};
 use prost::Message as _;
 
 use super::{BatchOutcome, Change, JobChange, run_of, step};
-use crate::adapters::{AdjustmentRow, CostRow, FinalCost, Transaction, WasteColumns};
-use crate::costing;
+use crate::adapters::{CostRow, FinalCost, NodeChange, NodePartitions, Transaction};
+use crate::costing::{self, WasteColumns};
 use crate::domain::{Class, Micros};
 use crate::error::Error;
 use crate::metrics;
-use crate::node_view;
+use crate::node_costs;
 use crate::price_book::PriceBook;
-use crate::spending::publisher::NewestEnds;
-use crate::usage::{RunHistory, has_started, pricing_facts, seconds};
+use crate::spending::publisher::ChangedRuns;
+use crate::usage::{RunHistory, has_started, seconds};
 
 /// One transaction with the price books it needs.
 pub(super) struct Batch {
-    transaction: Transaction,
+    pub(super) transaction: Transaction,
     book: Arc<PriceBook>,
     /// Earlier books by label. `None` if the text was never stored.
     books: HashMap<String, Option<Arc<PriceBook>>>,
     /// The newest identity of each owner, by cluster and user, with the time of its event in Unix seconds.
     people: BTreeMap<(String, String), (i64, Identity)>,
-    /// The owners of runs with new final costs and adjustments.
-    ends: NewestEnds,
+    /// The newest partitions of each node, by cluster and node.
+    nodes: BTreeMap<(String, String), NodePartitions>,
+    /// Runs with new final costs and adjustments, by owner.
+    changed: ChangedRuns,
 }
 
 impl Batch {
@@ -42,7 +43,8 @@ impl Batch {
             book,
             books: HashMap::new(),
             people: BTreeMap::new(),
-            ends: NewestEnds::new(),
+            nodes: BTreeMap::new(),
+            changed: ChangedRuns::default(),
         }
     }
 
@@ -51,31 +53,55 @@ impl Batch {
         self.transaction.lock(runs).await
     }
 
-    /// Stores the people of the batch and commits the transaction. Returns the owners of runs with new final costs and adjustments.
-    pub async fn commit(mut self) -> Result<NewestEnds, Error> {
-        // Last and in a fixed order, because other processes may store the same people.
+    /// Stores the people and nodes of the batch, and commits the transaction. Returns the runs with new final costs and adjustments.
+    pub async fn commit(mut self) -> Result<ChangedRuns, Error> {
+        // Last and in a fixed order, because other processes may store the same people and nodes.
         for ((cluster, user), (at, identity)) in &self.people {
             self.transaction
                 .store_person(cluster, user, identity, *at)
                 .await?;
         }
+        for ((cluster, node), known) in &self.nodes {
+            self.transaction
+                .store_node_partitions(cluster, node, known)
+                .await?;
+        }
         self.transaction.commit().await?;
-        Ok(self.ends)
+        Ok(self.changed)
+    }
+
+    /// Notes the partitions that a node event says.
+    fn note_partitions(&mut self, event: &Event, change: &NodeChange) {
+        let Some(Payload::Node(payload)) = &event.payload else {
+            return;
+        };
+        let is_removed = event
+            .kind()
+            .is_ok_and(|kind| kind == EventType::NodeRemoved);
+        let node = payload.node.as_ref().filter(|_| !is_removed);
+        let partitions = NodePartitions {
+            at: change.at,
+            seq: change.seq,
+            partitions: node.map(|node| node.partitions.clone()).unwrap_or_default(),
+        };
+        let key = (change.cluster.clone(), change.node.clone());
+        let newest = self.nodes.entry(key).or_default();
+        if partitions > *newest {
+            *newest = partitions;
+        }
     }
 
     /// Notes that the cost of an ended run of the owner has changed.
-    fn note_end(&mut self, cause: &JobEvent<'_>, end: i64) {
+    pub(super) fn note_changed(&mut self, cause: &JobEvent<'_>) {
         let user = owner(cause.event).0.to_owned();
-        let newest = self
-            .ends
-            .entry((cause.run.cluster.clone(), user))
-            .or_insert(end);
-        *newest = end.max(*newest);
+        self.changed
+            .add((cause.run.cluster.clone(), user), [cause.key.to_owned()]);
     }
 
     /// Stores the change of a job event, with the resulting cost event.
     pub async fn apply(&mut self, event: &Event, traceparent: &str) -> Result<BatchOutcome, Error> {
-        if let Some(change) = node_view::change_of(event) {
+        if let Some(change) = node_costs::change_of(event) {
+            self.note_partitions(event, &change);
             let is_new = self.transaction.store_node(&change).await?;
             return Ok(if is_new {
                 BatchOutcome::Stored
@@ -108,39 +134,51 @@ impl Batch {
         };
         let (cluster, key) = (run.cluster.as_str(), cause.key);
         self.note_person(&cause);
-        if matches!(step, JobChange::Waits) {
-            let (user, account) = owner(event);
-            let is_new = self
+        if matches!(step, JobChange::Pending) {
+            let stored = self
                 .transaction
-                .store_queued((cluster, key), user, account, job)
+                .store_pending((cluster, key, event.run_seq), owner(event), job)
                 .await?;
-            return Ok(if is_new {
+            return Ok(if stored {
                 BatchOutcome::Stored
             } else {
                 BatchOutcome::Nothing
             });
         }
-        if !matches!(step, JobChange::Changed(_)) {
-            self.transaction.remove_queued(cluster, key).await?;
+        let is_pending_no_more = !matches!(step, JobChange::Changed(_));
+        let outcome = self.change_cost(&cause, step).await?;
+        if is_pending_no_more {
+            // Afterwards, because a run that has started is known by its row.
+            let removed = self.transaction.remove_pending(cluster, key, event.run_seq);
+            removed.await?;
         }
-        let settled = self.transaction.final_cost(cluster, key).await?;
+        Ok(outcome)
+    }
+
+    async fn change_cost(
+        &mut self,
+        cause: &JobEvent<'_>,
+        step: JobChange,
+    ) -> Result<BatchOutcome, Error> {
+        let cluster = cause.run.cluster.as_str();
+        let settled = self.transaction.final_cost(cluster, cause.key).await?;
         match step {
-            JobChange::Nothing | JobChange::Waits => Ok(BatchOutcome::Nothing),
-            JobChange::Start => self.start(&cause, settled).await,
-            JobChange::Changed(kind) => self.changed(&cause, kind, settled).await,
+            JobChange::Nothing | JobChange::Pending => Ok(BatchOutcome::Nothing),
+            JobChange::Start => self.start(cause, settled).await,
+            JobChange::Changed(kind) => self.changed(cause, kind, settled).await,
             JobChange::Inferred => {
                 // The run has ended, so its open cost must not grow until a record arrives.
-                self.transaction.close_run(cluster, key).await?;
+                self.transaction.close_run(cluster, cause.key).await?;
                 Ok(BatchOutcome::Nothing)
             }
-            JobChange::Settled { .. } if job.end_time.is_none() => Ok(BatchOutcome::Nothing),
+            JobChange::Settled { .. } if cause.job.end_time.is_none() => Ok(BatchOutcome::Nothing),
             JobChange::Settled { class, is_better } => match settled {
-                Some(settled) if is_better => self.corrected(&cause, class, settled).await,
-                Some(settled) => self.used(&cause, settled).await,
-                None => self.end(&cause, class).await,
+                Some(settled) if is_better => self.corrected(cause, class, settled).await,
+                Some(settled) => self.record_usage(cause, settled).await,
+                None => self.end(cause, class).await,
             },
             JobChange::End(_) if settled.is_some() => Ok(BatchOutcome::Repeated),
-            JobChange::End(class) => self.end(&cause, class).await,
+            JobChange::End(class) => self.end(cause, class).await,
         }
     }
 
@@ -180,8 +218,7 @@ impl Batch {
             .store_start(cluster, user, account, cause.job)
             .await?;
         if let Some(settled) = settled {
-            let class = settled.class();
-            self.adjust(cause, class, settled).await?;
+            self.late_fact(cause, settled).await?;
         }
         let payload = costing::estimated(&self.book, cause.job, account);
         self.add(
@@ -210,8 +247,7 @@ impl Batch {
             return Ok(BatchOutcome::Repeated);
         }
         if let Some(settled) = settled {
-            let class = settled.class();
-            return self.adjust(cause, class, settled).await;
+            return self.late_fact(cause, settled).await;
         }
         let (Change::Resized, Some(id)) = (kind, derived(cause.event, EventType::CostEstimated))
         else {
@@ -225,7 +261,7 @@ impl Batch {
     }
 
     /// The stored history of a run.
-    async fn history(&mut self, cause: &JobEvent<'_>) -> Result<RunHistory, Error> {
+    pub(super) async fn history(&mut self, cause: &JobEvent<'_>) -> Result<RunHistory, Error> {
         let cluster = cause.run.cluster.as_str();
         let mut history = self.transaction.history(cluster, cause.key).await?;
         if history.account.is_empty() {
@@ -265,133 +301,8 @@ impl Batch {
         }
     }
 
-    /// Handles a record of a run that has a final cost: it may say for the first time what the run used.
-    async fn used(
-        &mut self,
-        cause: &JobEvent<'_>,
-        settled: FinalCost,
-    ) -> Result<BatchOutcome, Error> {
-        let Some(usage) = pricing_facts(cause.job).usage else {
-            return Ok(BatchOutcome::Nothing);
-        };
-        let mut history = self.history(cause).await?;
-        let (Some((end, record)), Some(total)) = (&mut history.end, settled.current) else {
-            return Ok(BatchOutcome::Nothing);
-        };
-        if record.usage.as_ref() == Some(&usage) {
-            return Ok(BatchOutcome::Repeated);
-        }
-        record.usage = Some(usage);
-        let (cluster, (user, account)) = (&cause.run.cluster, owner(cause.event));
-        self.transaction
-            .store_end(cluster, user, account, record, *end)
-            .await?;
-        let Some(book) = self.book_of(&settled.price_book).await? else {
-            return Ok(BatchOutcome::Stored);
-        };
-        let Some(id) = derived(cause.event, EventType::CostAdjusted) else {
-            return Ok(BatchOutcome::Refused("its id is not a UUID".to_owned()));
-        };
-        let now = (total, settled.class());
-        let payload = match costing::adjusted_by_usage(&book, &history, cause.job, now) {
-            Ok(Some(payload)) => payload,
-            Ok(None) => return Ok(BatchOutcome::Stored),
-            Err(error) => return Ok(BatchOutcome::Refused(error.problem())),
-        };
-        let made = costing::event(id, EventType::CostAdjusted, cause.event, payload);
-        let waste = WasteColumns::of(&made);
-        self.transaction
-            .store_waste(cluster, cause.key, &waste)
-            .await?;
-        let body = made.encode_to_vec();
-        self.transaction
-            .add_event(&made.id, &body, cause.traceparent)
-            .await?;
-        metrics::cost(EventType::CostAdjusted.event(), true);
-        Ok(BatchOutcome::Cost)
-    }
-
-    /// Handles a better record of a run that has a final cost.
-    async fn corrected(
-        &mut self,
-        cause: &JobEvent<'_>,
-        class: Class,
-        settled: FinalCost,
-    ) -> Result<BatchOutcome, Error> {
-        let (user, account) = owner(cause.event);
-        let end = seconds(cause.job.end_time.as_ref()).unwrap_or(cause.at);
-        self.transaction
-            .store_end(&cause.run.cluster, user, account, cause.job, end)
-            .await?;
-        self.adjust(cause, class, settled).await
-    }
-
-    /// Recomputes a final cost from the stored history with its original price book, and publishes the difference.
-    async fn adjust(
-        &mut self,
-        cause: &JobEvent<'_>,
-        class: Class,
-        settled: FinalCost,
-    ) -> Result<BatchOutcome, Error> {
-        let cluster = cause.run.cluster.as_str();
-        let history = self.history(cause).await?;
-        let Some((ended_at, _)) = history.end else {
-            tracing::warn!(
-                job.id = cause.job.display_id,
-                event.id = cause.event.id,
-                "late fact ignored: history of run not stored"
-            );
-            return Ok(BatchOutcome::Stored);
-        };
-        let Some(book) = self.book_of(&settled.price_book).await? else {
-            tracing::warn!(
-                job.id = cause.job.display_id,
-                event.id = cause.event.id,
-                price_book = settled.price_book,
-                "late fact ignored: price book of run not stored"
-            );
-            return Ok(BatchOutcome::Stored);
-        };
-        let Some(id) = derived(cause.event, EventType::CostAdjusted) else {
-            return Ok(BatchOutcome::Refused("its id is not a UUID".to_owned()));
-        };
-        if self.transaction.has_adjustment(&id.0.to_string()).await? {
-            return Ok(BatchOutcome::Repeated);
-        }
-        let before = (settled.current, settled.class());
-        let payload = match costing::adjusted(&book, &history, cause.job, before, class) {
-            Ok(Some(payload)) => payload,
-            Ok(None) => return Ok(BatchOutcome::Stored),
-            Err(error) => return Ok(BatchOutcome::Refused(error.problem())),
-        };
-        let micros = |money: &Option<Money>| money.as_ref().map(|money| Micros(money.micros));
-        let made = costing::event(id, EventType::CostAdjusted, cause.event, payload);
-        let Some(Payload::Cost(payload)) = &made.payload else {
-            return Ok(BatchOutcome::Nothing);
-        };
-        let row = AdjustmentRow {
-            cluster,
-            run: cause.key,
-            event_id: &made.id,
-            cause_id: &cause.event.id,
-            previous: settled.current,
-            delta: micros(&payload.delta).unwrap_or_default(),
-            total: micros(&payload.total).unwrap_or_default(),
-            class,
-            charged_seconds: payload.charged_seconds,
-            at: DateTime::from_timestamp(ended_at, 0).unwrap_or_default(),
-            waste: WasteColumns::of(&made),
-        };
-        self.transaction
-            .add_adjustment(&row, &made.encode_to_vec(), cause.traceparent)
-            .await?;
-        self.note_end(cause, ended_at);
-        metrics::cost(EventType::CostAdjusted.event(), true);
-        Ok(BatchOutcome::Cost)
-    }
-
     /// The book of this label: the present one, or the stored text of an earlier one.
-    async fn book_of(&mut self, label: &str) -> Result<Option<Arc<PriceBook>>, Error> {
+    pub(super) async fn book_of(&mut self, label: &str) -> Result<Option<Arc<PriceBook>>, Error> {
         if label == self.book.label() {
             return Ok(Some(Arc::clone(&self.book)));
         }
@@ -450,7 +361,7 @@ impl Batch {
             charged_seconds: payload.charged_seconds,
             price_book: &payload.price_book,
             problem: &payload.problem,
-            waste: WasteColumns::of(&made),
+            waste: WasteColumns::of(payload),
             at: time
                 .or(cause.event.occurred_at.as_ref())
                 .and_then(from_timestamp)
@@ -460,7 +371,7 @@ impl Batch {
             .add_cost(&row, &made.encode_to_vec(), cause.traceparent)
             .await?;
         if kind == EventType::CostFinalized {
-            self.note_end(cause, row.at.timestamp());
+            self.note_changed(cause);
         }
         metrics::cost(kind.event(), payload.problem.is_empty());
         if !payload.problem.is_empty() {
@@ -486,19 +397,19 @@ impl Batch {
 }
 
 /// A job event that causes costs.
-struct JobEvent<'a> {
-    run: &'a RunKey,
+pub(super) struct JobEvent<'a> {
+    pub run: &'a RunKey,
     /// Entity key of the run.
-    key: &'a str,
-    event: &'a Event,
-    job: &'a Job,
+    pub key: &'a str,
+    pub event: &'a Event,
+    pub job: &'a Job,
     /// Time of the event, Unix seconds.
-    at: i64,
-    traceparent: &'a str,
+    pub at: i64,
+    pub traceparent: &'a str,
 }
 
 /// Id of the event derived from a job event, with the source of the id. `None` if no id can be derived.
-fn derived(cause: &Event, kind: EventType) -> Option<(EventId, Option<IdSource>)> {
+pub(super) fn derived(cause: &Event, kind: EventType) -> Option<(EventId, Option<IdSource>)> {
     let cause: EventId = cause.id.parse().ok()?;
     Some((
         EventId::derived(cause, kind, 0),
@@ -506,7 +417,7 @@ fn derived(cause: &Event, kind: EventType) -> Option<(EventId, Option<IdSource>)
     ))
 }
 
-fn owner(event: &Event) -> (&str, &str) {
+pub(super) fn owner(event: &Event) -> (&str, &str) {
     event.owner.as_ref().map_or(("", ""), |owner| {
         (owner.user.as_str(), owner.account.as_str())
     })

@@ -6,6 +6,7 @@ use std::time::Duration;
 use cost_engine::{CostEngineService, PriceBook};
 use futures_util::StreamExt as _;
 use mesh_bus::{Bus, Config, Message, StartPosition};
+use mesh_db::Location;
 use mesh_events::proto::mesh::cost::v1::CostEvent;
 use mesh_events::proto::mesh::event::v1::event::Payload;
 use mesh_events::{Event, subject};
@@ -96,6 +97,14 @@ impl Site {
         );
         mesh_testkit::write_private(&self.path("mesh.toml"), text);
         TestService::start::<CostEngineService>(&self.path("mesh.toml")).await
+    }
+
+    /// The database, for use without the engine.
+    pub fn location(&self) -> Location {
+        match self.database_url.as_str() {
+            "" => Location::Sqlite(self.path("cost-engine.db")),
+            url => Location::parse(url, self.folder.path()).unwrap(),
+        }
     }
 
     /// Rows of the database, read from disk.

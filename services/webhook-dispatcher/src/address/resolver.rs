@@ -26,7 +26,21 @@ pub struct Names(Arc<Lookups>);
 struct Lookups {
     source: Source,
     /// Names being looked up, each once.
-    under_way: Mutex<HashMap<String, watch::Receiver<Option<Found>>>>,
+    under_way: Mutex<UnderWay>,
+}
+
+type UnderWay = HashMap<String, watch::Receiver<Option<Found>>>;
+
+/// Removes a name when its lookup ends, also by a panic, so that later callers start a new one.
+struct Entry {
+    names: Names,
+    name: String,
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        self.names.under_way().remove(&self.name);
+    }
 }
 
 /// The addresses, or why there are none.
@@ -148,7 +162,7 @@ impl Names {
         let found = answer.wait_for(Option::is_some).await;
         let found = found.ok().and_then(|found| found.clone());
         found.unwrap_or_else(|| {
-            let ends = "nobody was asked: the dispatcher ends".to_owned();
+            let ends = "the lookup was aborted".to_owned();
             Err(Unresolved::new(name, false, ends))
         })
     }
@@ -159,19 +173,32 @@ impl Names {
         if let Some(answer) = under_way.get(name) {
             return answer.clone();
         }
+        let (names, looked_up) = (self.clone(), name.to_owned());
+        let lookup = async move { names.0.source.look_up(&looked_up).await };
+        self.start(&mut under_way, name, lookup)
+    }
+
+    fn start(
+        &self,
+        under_way: &mut UnderWay,
+        name: &str,
+        lookup: impl Future<Output = Found> + Send + 'static,
+    ) -> watch::Receiver<Option<Found>> {
         let (sender, answer) = watch::channel(None);
         under_way.insert(name.to_owned(), answer.clone());
-        let (names, name) = (self.clone(), name.to_owned());
+        let entry = Entry {
+            names: self.clone(),
+            name: name.to_owned(),
+        };
         tokio::spawn(async move {
-            let found = names.0.source.look_up(&name).await;
-            // Later callers start a new lookup.
-            names.under_way().remove(&name);
+            let found = lookup.await;
+            drop(entry);
             sender.send_replace(Some(found));
         });
         answer
     }
 
-    fn under_way(&self) -> MutexGuard<'_, HashMap<String, watch::Receiver<Option<Found>>>> {
+    fn under_way(&self) -> MutexGuard<'_, UnderWay> {
         let under_way = self.0.under_way.lock();
         under_way.unwrap_or_else(PoisonError::into_inner)
     }
@@ -256,4 +283,17 @@ impl Resolve for Names {
 /// The connector sets the port.
 fn dialled(addresses: Vec<IpAddr>) -> Addrs {
     Box::new(addresses.into_iter().map(|address| (address, 0).into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_lookup_that_panics_is_not_joined_by_later_ones() {
+        let names = Names::of_system(System::new(|_| Ok(vec![IpAddr::from([127, 0, 0, 1])])));
+        let mut answer = names.start(&mut names.under_way(), "name", async { panic!("a fault") });
+        assert!(answer.wait_for(Option::is_some).await.is_err());
+        assert_eq!(names.addresses("name").await.unwrap().len(), 1);
+    }
 }

@@ -24,7 +24,7 @@ use pbjson_types::Struct;
 use serde_json::Value;
 use tonic::{Request, Response, Status};
 
-use super::{ApiError, Owned, Page, PreviewRequest, Rotation, TestRequest, Webhook, Webhooks};
+use super::{ApiError, HasOwners, Page, PreviewRequest, Rotation, TestRequest, Webhook, Webhooks};
 use crate::attempt::cause::Cause;
 use crate::store::redeliveries::{self, RedeliveryJob};
 use crate::store::{Attempt, Delivery};
@@ -296,7 +296,7 @@ impl WebhooksService for Adapter {
     }
 }
 
-fn answer<T: Owned, M>(
+fn answer<T: HasOwners, M>(
     caller: &Caller,
     body: Result<T, ApiError>,
     message: impl FnOnce(T) -> Result<M, Status>,
@@ -357,7 +357,7 @@ fn delivery(delivery: Delivery) -> WebhookDelivery {
         created_at: Some(timestamp(delivery.created_at)),
         updated_at: Some(timestamp(delivery.updated_at)),
         next_at: delivery.next_at.map(timestamp),
-        cause: Cause::word(delivery.cause).to_owned(),
+        cause: Cause::str_of(delivery.cause).to_owned(),
         round: delivery.round,
     }
 }
@@ -368,7 +368,7 @@ fn attempt(attempt: Attempt) -> WebhookAttempt {
         at: Some(timestamp(attempt.at)),
         status: attempt.status.into(),
         latency: Some(std::time::Duration::from_millis(attempt.latency_ms).into()),
-        cause: Cause::word(attempt.cause).to_owned(),
+        cause: Cause::str_of(attempt.cause).to_owned(),
         error: attempt.error,
         snippet: attempt.snippet,
         next_at: attempt.next_at.map(timestamp),

@@ -17,7 +17,7 @@ use url::form_urlencoded;
 use utoipa::ToSchema;
 
 use super::{
-    ApiError, DeliveryList, DeliveryWithAttempts, Owned, Page, Preview, PreviewRequest,
+    ApiError, DeliveryList, DeliveryWithAttempts, HasOwners, Page, Preview, PreviewRequest,
     RedeliveryList, Rotation, TestRequest, TestResult, Webhook, WebhookList, WebhookWithSecret,
     Webhooks, openapi,
 };
@@ -87,12 +87,12 @@ type Answer<T> = Result<(Extension<AuditedRead>, Json<T>), Problem>;
 type AnswerWithStatus<T> = Result<(StatusCode, Extension<AuditedRead>, Json<T>), Problem>;
 
 impl Call {
-    fn answer<T: Owned>(&self, body: Result<T, ApiError>) -> Answer<T> {
+    fn answer<T: HasOwners>(&self, body: Result<T, ApiError>) -> Answer<T> {
         let body = body.map_err(problem)?;
         Ok((body.read_by(&self.caller).extension(), Json(body)))
     }
 
-    fn answer_with<T: Owned>(
+    fn answer_with<T: HasOwners>(
         &self,
         status: StatusCode,
         body: Result<T, ApiError>,

@@ -2,9 +2,9 @@
 
 use event_message::outcome::Outcome;
 
-use crate::words::words;
+use crate::string_enum::string_enum;
 
-words! {
+string_enum! {
     /// Why an attempt failed.
     pub enum Cause {
         /// The receiver refused it: a 4xx, or a redirect.
@@ -34,7 +34,7 @@ words! {
     }
 }
 
-words! {
+string_enum! {
     /// Who can fix the cause.
     pub enum ResponsibleParty {
         /// The owner of the endpoint.
@@ -47,8 +47,8 @@ words! {
 }
 
 impl Cause {
-    /// The word of a cause, empty without one.
-    pub fn word(cause: Option<Self>) -> &'static str {
+    /// The string of a cause, empty without one.
+    pub fn str_of(cause: Option<Self>) -> &'static str {
         cause.map_or("", Self::as_str)
     }
 
@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_are_read_back_and_statuses_are_told_apart() {
+    fn strings_are_read_back_and_statuses_are_told_apart() {
         for cause in Cause::ALL {
             assert_eq!(Cause::parse(cause.as_str()), Some(cause));
         }

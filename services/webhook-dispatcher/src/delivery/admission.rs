@@ -107,8 +107,8 @@ impl EndpointWorker {
         if !unread() {
             return Ok(());
         }
-        let kept = self.kept(STORED_GATE_KEY).await?;
-        let state = StoredGate::read(kept.as_ref(), admission.revision);
+        let stored = self.provider_state(STORED_GATE_KEY).await?;
+        let state = StoredGate::read(stored.as_ref(), admission.revision);
         metrics::circuit(&self.endpoint.name, state.open.is_some());
         let mut gate = admission.gate.lock();
         let gate = gate.as_mut().map_err(|poisoned| poisoned.get_mut());

@@ -181,10 +181,10 @@ impl EndpointWorker {
             at += TimeDelta::milliseconds(1);
         }
         let state = |digest: &Digest| Some(serde_json::json!(digest).to_string());
-        let keep = digests
+        let updates = digests
             .iter()
             .map(|(key, digest)| (key.clone(), state(digest)));
-        self.keep(keep.collect()).await
+        self.store_provider_state(updates.collect()).await
     }
 
     async fn live<'a>(
@@ -211,7 +211,7 @@ impl EndpointWorker {
     }
 
     async fn stored(&self, key: &str) -> Result<Option<Digest>, Error> {
-        let kept = self.kept(key).await?;
-        Ok(kept.and_then(|state| serde_json::from_str(&state).ok()))
+        let stored = self.provider_state(key).await?;
+        Ok(stored.and_then(|state| serde_json::from_str(&state).ok()))
     }
 }

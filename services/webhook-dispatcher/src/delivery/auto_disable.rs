@@ -113,8 +113,8 @@ impl EndpointWorker {
     pub(crate) async fn read_failing(&self) -> Result<(), Error> {
         let mut failing = self.failing.lock().await;
         if failing.is_none() {
-            let kept = self.kept(KEY).await?;
-            *failing = Some(kept.and_then(|text| FailureStreak::read(&text)));
+            let stored = self.provider_state(KEY).await?;
+            *failing = Some(stored.and_then(|text| FailureStreak::read(&text)));
         }
         Ok(())
     }
@@ -174,7 +174,8 @@ impl EndpointWorker {
     async fn try_auto_disable(&self, auto_disable: &AutoDisable) -> Result<(), Error> {
         let (store, name, now) = (&self.shared.store, &self.endpoint.name, clock::now());
         // A resumed endpoint starts without a streak.
-        self.keep(vec![(KEY.to_owned(), None)]).await?;
+        self.store_provider_state(vec![(KEY.to_owned(), None)])
+            .await?;
         let Some(stored) = store.endpoint(name).await? else {
             return Ok(());
         };

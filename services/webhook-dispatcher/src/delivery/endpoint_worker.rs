@@ -30,6 +30,7 @@ use crate::delivery::http::Http;
 use crate::delivery::lease::Lease;
 use crate::delivery::pending::PendingWatermark;
 use crate::delivery::post::DeliveryContent;
+use crate::delivery::spending::SpendingWait;
 use crate::error::Error;
 use crate::metrics::DeliveryMetrics;
 use crate::reader::EventReader;
@@ -58,6 +59,8 @@ pub struct WorkerContext {
     pub costs: Costs,
     /// How long a chat message waits for its cost.
     pub cost_join_timeout: Duration,
+    /// Whether messages wait for what their owners have spent.
+    pub spending_wait: SpendingWait,
     /// Pauses an endpoint after this time without a successful delivery. Zero: never.
     pub auto_disable_after: Duration,
     /// Signals that there are outcomes to publish.
@@ -319,7 +322,8 @@ impl EndpointWorker {
         async {
             let mut sent = DeliveryContent::of(&delivery, &self.shared.cluster, &self.shared.facts)?;
             // Boxed: only few endpoints need it.
-            Box::pin(spending::attach(&mut sent, &self.shared.bus, &self.endpoint.format)).await;
+            let (shared, format) = (&self.shared, &self.endpoint.format);
+            Box::pin(spending::attach(&mut sent, &shared.bus, &shared.spending_wait, format, attempt)).await;
             let keys = self.endpoint.format.keys(&sent.content());
             let provider_state = self.shared.store.provider_state(&self.endpoint.name, keys).await?;
             let at = clock::now();
@@ -416,7 +420,7 @@ impl EndpointWorker {
     }
 
     /// Stored state of the endpoint under a key.
-    pub(super) async fn kept(&self, key: &str) -> Result<Option<String>, Error> {
+    pub(super) async fn provider_state(&self, key: &str) -> Result<Option<String>, Error> {
         let store = &self.shared.store;
         let keys = vec![key.to_owned()];
         let mut state = store.provider_state(&self.endpoint.name, keys).await?;
@@ -424,9 +428,14 @@ impl EndpointWorker {
     }
 
     /// Updates stored state of the endpoint. `None` removes a key.
-    pub(super) async fn keep(&self, keep: Vec<(String, Option<String>)>) -> Result<(), Error> {
+    pub(super) async fn store_provider_state(
+        &self,
+        updates: Vec<(String, Option<String>)>,
+    ) -> Result<(), Error> {
         let (store, name) = (&self.shared.store, &self.endpoint.name);
-        store.keep(self.lease.epoch, name, keep, clock::now()).await
+        store
+            .store_provider_state(self.lease.epoch, name, updates, clock::now())
+            .await
     }
 
     /// Stores the position of an endpoint that stops.

@@ -226,7 +226,7 @@ fn audit_entry(entry: &mut AuditEntry, subject: &str, outcome: Delivery) -> (Key
         outcome: outcome.state.as_str().to_owned(),
         attempts: outcome.attempts,
         status: outcome.status.into(),
-        cause: Cause::word(outcome.cause).to_owned(),
+        cause: Cause::str_of(outcome.cause).to_owned(),
         side: side(&outcome).to_owned(),
         round: outcome.round,
         endpoint: outcome.endpoint,

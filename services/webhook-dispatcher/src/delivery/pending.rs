@@ -72,7 +72,7 @@ impl EndpointWorker {
         }
         for key in news().filter_map(|read| pending::released(read.kind, &read.event)) {
             if let Some(left) = self.sent_topics(&key).await?.released() {
-                self.keep(vec![(key, left)]).await?;
+                self.store_provider_state(vec![(key, left)]).await?;
             }
         }
         if let Some(last) = news().map(|read| read.stored).max() {
@@ -128,7 +128,8 @@ impl EndpointWorker {
 
     /// Topics that were already sent for a run.
     async fn sent_topics(&self, key: &str) -> Result<PublishedTopics, Error> {
-        Ok(PublishedTopics::read(self.kept(key).await?.as_ref()))
+        let stored = self.provider_state(key).await?;
+        Ok(PublishedTopics::read(stored.as_ref()))
     }
 
     /// Whether a due notice is sent now. If not, it is postponed or ended. `notice` is `None` if the endpoint no

@@ -13,7 +13,7 @@ use crate::store::cursors::{self, CursorRow};
 use crate::store::delivery::Delivery;
 use crate::store::outbox;
 use crate::store::retention::piece;
-use crate::store::saves::{kept, save};
+use crate::store::saves::{provider_state_statement, save};
 
 /// A write.
 pub(super) enum Command {
@@ -184,15 +184,16 @@ impl Store {
     }
 
     /// Updates provider state of an endpoint. `None` removes a key.
-    pub async fn keep(
+    pub async fn store_provider_state(
         &self,
         epoch: i64,
         endpoint: &str,
-        keep: Vec<(String, Option<String>)>,
+        updates: Vec<(String, Option<String>)>,
         now: DateTime<Utc>,
     ) -> Result<(), Error> {
-        let entries = keep.iter();
-        let statements = entries.map(|(key, value)| kept(endpoint, now, key, value.as_deref()));
+        let statements = updates
+            .iter()
+            .map(|(key, value)| provider_state_statement(endpoint, now, key, value.as_deref()));
         let changed = self
             .change_rows(epoch, endpoint, statements.collect())
             .await;

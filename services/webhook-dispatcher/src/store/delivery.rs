@@ -17,9 +17,9 @@ use crate::store::delivery_position::DeliveryPosition;
 use crate::stream::event::StreamEvent;
 use crate::stream::event_cache::EventCache;
 use crate::stream::queue::{Arrival, EventQueue};
-use crate::words::words;
+use crate::string_enum::string_enum;
 
-words! {
+string_enum! {
     /// State of a delivery.
     #[derive(Default)]
     pub enum State {
@@ -56,7 +56,7 @@ pub struct Delivery {
     /// Error message of the last attempt; empty on success.
     pub error: String,
     /// Cause of the last failed attempt, as in the `cause` filter of the list; empty on success.
-    #[serde(serialize_with = "word")]
+    #[serde(serialize_with = "cause_text")]
     #[schema(value_type = String)]
     pub cause: Option<Cause>,
     /// Number of redeliveries; 0 if it was never redelivered.
@@ -117,7 +117,7 @@ pub struct Attempt {
     /// Duration in milliseconds.
     pub latency_ms: u64,
     /// Cause of the failure, as in the `cause` filter of the list; empty on success.
-    #[serde(serialize_with = "word")]
+    #[serde(serialize_with = "cause_text")]
     #[schema(value_type = String)]
     pub cause: Option<Cause>,
     /// Error message; empty on success.
@@ -128,8 +128,8 @@ pub struct Attempt {
     pub next_at: Option<DateTime<Utc>>,
 }
 
-fn word<S: Serializer>(cause: &Option<Cause>, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(Cause::word(*cause))
+fn cause_text<S: Serializer>(cause: &Option<Cause>, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(Cause::str_of(*cause))
 }
 
 impl Delivery {
@@ -281,7 +281,7 @@ pub(super) fn beyond(sql: Sql, sign: &'static str, place: &DeliveryPosition) -> 
         place.stream_sequence.into(),
         place.event_id.as_str().into(),
     ];
-    sql.and(" (?, ?, ?)", place)
+    sql.append(" (?, ?, ?)", place)
 }
 
 /// Converts a stored time.

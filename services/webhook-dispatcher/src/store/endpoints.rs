@@ -11,9 +11,9 @@ use crate::error::Error;
 use crate::store::Store;
 use crate::store::delivery::{Delivery, time};
 use crate::store::saves::save;
-use crate::words::words;
+use crate::string_enum::string_enum;
 
-words! {
+string_enum! {
     /// Where an endpoint is defined.
     pub enum Source {
         /// Created by the API.
@@ -23,7 +23,7 @@ words! {
     }
 }
 
-words! {
+string_enum! {
     /// Activity state of an endpoint.
     pub enum Activity {
         /// Delivers.

@@ -66,7 +66,7 @@ impl Store {
         let rest = Sql::new(OUTBOX)
             .either("+endpoint", "endpoint")
             .any_of(endpoints)
-            .and(" ORDER BY updated_at LIMIT ?) AS outcomes", [max.into()]);
+            .append(" ORDER BY updated_at LIMIT ?) AS outcomes", [max.into()]);
         let read_all = async {
             let mut connection = self.database.readers.acquire().await?;
             let cells = connection.conn().cells(&COLUMNS, rest).await?;

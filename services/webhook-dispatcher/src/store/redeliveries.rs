@@ -34,7 +34,7 @@ impl DeliverySelection {
     /// Adds the conditions to a statement.
     pub(super) fn narrow(&self, mut sql: Sql) -> Sql {
         if let Some(state) = self.state {
-            sql = sql.and(" AND state = ?", [state.as_str().into()]);
+            sql = sql.append(" AND state = ?", [state.as_str().into()]);
         }
         match self.kind.as_deref() {
             None | Some("*") => {}
@@ -42,19 +42,19 @@ impl DeliverySelection {
                 Some(prefix) => {
                     let length = i64::try_from(prefix.len()).unwrap_or(i64::MAX);
                     let begins = " AND substr(event_type, 1, ?{|::int}) = ?";
-                    sql = sql.and(begins, [length.into(), prefix.into()]);
+                    sql = sql.append(begins, [length.into(), prefix.into()]);
                 }
-                None => sql = sql.and(" AND event_type = ?", [kind.into()]),
+                None => sql = sql.append(" AND event_type = ?", [kind.into()]),
             },
         }
         if let Some(cause) = self.cause {
-            sql = sql.and(" AND cause = ?", [cause.as_str().into()]);
+            sql = sql.append(" AND cause = ?", [cause.as_str().into()]);
         }
         if let Some(since) = self.since {
-            sql = sql.and(" AND updated_at >= ?", [since.timestamp_millis().into()]);
+            sql = sql.append(" AND updated_at >= ?", [since.timestamp_millis().into()]);
         }
         if let Some(until) = self.until {
-            sql = sql.and(" AND updated_at < ?", [until.timestamp_millis().into()]);
+            sql = sql.append(" AND updated_at < ?", [until.timestamp_millis().into()]);
         }
         sql
     }
@@ -199,7 +199,7 @@ impl Store {
         } else {
             // The `+` stops SQLite from scanning all dead letters instead of looking up the ids.
             let named = " AND event_id IN ? AND {+|}state = 'dead'";
-            sql.and(named, [again.ids.clone().into()])
+            sql.append(named, [again.ids.clone().into()])
         };
         let until = again
             .until
@@ -214,7 +214,7 @@ impl Store {
             until: again.ids.is_empty().then_some(until),
         };
         let order = " ORDER BY created_at, stream_sequence, event_id LIMIT ?";
-        let sql = wanted.narrow(sql).and(order, [max.into()]);
+        let sql = wanted.narrow(sql).append(order, [max.into()]);
         self.query(action, &sql, |row| {
             Ok((place(row)?, row.get::<i64>("announced")? == 1))
         })

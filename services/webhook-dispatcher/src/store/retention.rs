@@ -75,7 +75,7 @@ impl Store {
         let action = "correct times of outcomes";
         for (table, column, _, future) in AGEING {
             let sql = Sql::new("UPDATE ").push(table).push(" SET ").push(column);
-            let sql = sql.and(" = ?", [now.timestamp_millis().into()]);
+            let sql = sql.append(" = ?", [now.timestamp_millis().into()]);
             let latest = (now + MAX_DRIFT).timestamp_millis();
             let sql = piece(sql, table, future, [latest.into()]);
             corrected += self.in_pieces(action, &sql, stop).await?;
@@ -149,7 +149,7 @@ impl Store {
             }
             // Rows that were written in the meantime.
             for table in OWN {
-                let sql = delete(table).and(" WHERE endpoint = ?", [name.into()]);
+                let sql = delete(table).append(" WHERE endpoint = ?", [name.into()]);
                 transaction.conn().execute(&sql).await?;
             }
             transaction.commit().await?;
@@ -185,13 +185,13 @@ pub(super) fn piece<const N: usize>(
     condition: &'static str,
     values: [Value; N],
 ) -> Sql {
-    let sql = sql.and(
+    let sql = sql.append(
         " WHERE {rowid IN (SELECT rowid FROM |ctid = ANY(ARRAY(SELECT ctid FROM }",
         [],
     );
-    let sql = sql.push(table).push(" WHERE ").and(condition, values);
+    let sql = sql.push(table).push(" WHERE ").append(condition, values);
     let end = " LIMIT ?{)| FOR UPDATE SKIP LOCKED))}";
-    sql.and(end, [ROWS_PER_DELETE.into()])
+    sql.append(end, [ROWS_PER_DELETE.into()])
 }
 
 fn delete(table: &'static str) -> Sql {

@@ -85,7 +85,7 @@ pub(super) async fn save(
         .texts("pair", |delivery| delivery.pair.as_deref())
         .blobs("body", |delivery| needed_body(delivery))
         .blobs("cost", |delivery| delivery.cost.as_deref())
-        .texts("cause", |delivery| Cause::word(delivery.cause))
+        .texts("cause", |delivery| Cause::str_of(delivery.cause))
         .ints("began_at", |delivery| millis(delivery.began_at))
         .ints("sent_at", |delivery| {
             Some(millis(only_attempt(delivery)?.at))
@@ -104,7 +104,7 @@ pub(super) async fn save(
     for delivery in deliveries {
         for (key, value) in &delivery.keep {
             let (endpoint, now) = (&delivery.endpoint, delivery.updated_at);
-            let sql = kept(endpoint, now, key, value.as_deref());
+            let sql = provider_state_statement(endpoint, now, key, value.as_deref());
             transaction.conn().execute(&sql).await?;
         }
     }
@@ -129,7 +129,7 @@ async fn note(
         .ints("latency_ms", |(_, attempt)| {
             attempt.latency_ms.cast_signed()
         })
-        .texts("cause", |(_, attempt)| Cause::word(attempt.cause))
+        .texts("cause", |(_, attempt)| Cause::str_of(attempt.cause))
         .texts("error", |(_, attempt)| attempt.error.as_str())
         .texts("snippet", |(_, attempt)| attempt.snippet.as_str())
         .ints("next_at", |(_, attempt)| attempt.next_at.map(millis));
@@ -163,7 +163,12 @@ fn millis(time: DateTime<Utc>) -> i64 {
 }
 
 /// Upserts or deletes provider state of an endpoint.
-pub(super) fn kept(endpoint: &str, now: DateTime<Utc>, key: &str, value: Option<&str>) -> Sql {
+pub(super) fn provider_state_statement(
+    endpoint: &str,
+    now: DateTime<Utc>,
+    key: &str,
+    value: Option<&str>,
+) -> Sql {
     match value {
         Some(value) => sql!(
             "INSERT INTO kept (endpoint, key, value, updated_at) VALUES (?, ?, ?, ?) ON CONFLICT (endpoint, key) DO UPDATE SET value = excluded.value, updated_at = excluded.updated_at",

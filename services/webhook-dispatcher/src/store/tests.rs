@@ -99,7 +99,7 @@ async fn work(store: &Store) {
     let dropped = store.drop_waiting(epoch, endpoint, pairs, "", now);
     assert_eq!(dropped.await.unwrap(), 0);
     store
-        .keep(epoch, endpoint, vec![("key".to_owned(), None)], now)
+        .store_provider_state(epoch, endpoint, vec![("key".to_owned(), None)], now)
         .await
         .unwrap();
     store.provider_state(endpoint, names()).await.unwrap();

@@ -110,7 +110,11 @@ async fn an_owner_reads_what_they_have_spent_this_month(kind: Kind) {
             micros: 2_310_000_000,
             currency: "EUR".into(),
         }],
-        newest_end: Utc::now().timestamp(),
+        // A run with a later end was committed first.
+        newest_runs: vec![
+            "job/another/1".into(),
+            ended.entity.as_ref().unwrap().key.clone(),
+        ],
         as_of: Some(timestamp(Utc::now())),
     };
     let user = &ended.owner.as_ref().unwrap().user;

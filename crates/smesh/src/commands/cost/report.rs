@@ -1,13 +1,14 @@
-//! `smesh cost report`: the costs of a period as a table, CSV, JSON, FOCUS or one HTML file.
+//! `smesh cost report`: the costs of a period as a table, CSV, JSON, FOCUS or one self-contained HTML file.
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 
+use cost_engine::domain::waste::LOST_KINDS;
 use mesh_runtime::harmless_cell;
 use serde_json::Value;
 
 use super::html;
-use crate::cli::{self, CostReportFormat, Global};
+use crate::cli::{self, CostBy, CostReportFormat, Global};
 use crate::client::{Client, Query};
 use crate::commands::export::Target;
 use crate::error::Error;
@@ -73,10 +74,11 @@ pub(super) async fn run(
     client: &Client,
     args: &cli::CostReport,
 ) -> Result<ExitCode, Error> {
+    check(args)?;
     let mut query: Query = vec![("period", args.period.clone())];
     query.extend(global.cluster.clone().map(|cluster| ("cluster", cluster)));
     let mut target = Target::open(args.output.clone())?;
-    if matches!(args.format, CostReportFormat::Focus) {
+    if args.format == CostReportFormat::Focus {
         query.extend(args.site.clone().map(|site| ("site", site)));
         if args.billed_effective {
             query.push(("billed", "effective".into()));
@@ -85,50 +87,56 @@ pub(super) async fn run(
         while let Some(part) = download.next().await? {
             target.write(&part)?;
         }
-        target.complete()?;
-        return Ok(ExitCode::SUCCESS);
+    } else {
+        query.push(("attribution", "slice".into()));
+        query.extend(args.timezone.clone().map(|zone| ("timezone", zone)));
+        target.write(sums(client, args, &query).await?.as_bytes())?;
     }
-    query.push(("attribution", "slice".into()));
-    query.extend(args.timezone.clone().map(|zone| ("timezone", zone)));
+    target.complete()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Refuses options that the format does not have.
+fn check(args: &cli::CostReport) -> Result<(), Error> {
+    let is_focus = args.format == CostReportFormat::Focus;
+    let options = [
+        ("--by", args.by.is_some(), !is_focus),
+        ("--timezone", args.timezone.is_some(), !is_focus),
+        ("--site", args.site.is_some(), is_focus),
+        ("--billed-effective", args.billed_effective, is_focus),
+    ];
+    let refused = options.iter().find(|(_, is_set, fits)| *is_set && !fits);
+    refused.map_or(Ok(()), |(option, ..)| {
+        let only = if is_focus { "not with" } else { "only with" };
+        Err(Error::Usage(format!("{option}: {only} --format focus")))
+    })
+}
+
+/// A report of sums.
+async fn sums(client: &Client, args: &cli::CostReport, query: &Query) -> Result<String, Error> {
+    let by = args.by.unwrap_or(CostBy::Account);
     let report = |by: &'static str| {
         let mut query = query.clone();
         query.push(("by", by.into()));
         async move { client.get("/v1/costs", &query).await }
     };
-    let answer = report(args.by.as_str()).await?;
+    let answer = report(by.as_str()).await?;
     let as_of = show::value(&answer["as_of"]);
-    let text = match args.format {
-        CostReportFormat::Table => format!("{}\nas of {as_of}\n", super::spent(&answer, args.by)),
-        CostReportFormat::Json => format!("{answer}\n"),
-        CostReportFormat::Csv => csv(&rows(&answer), args.by.as_str(), &as_of)?,
-        CostReportFormat::Html | CostReportFormat::Focus => {
+    match args.format {
+        CostReportFormat::Table => Ok(format!("{}\nas of {as_of}\n", super::spent(&answer, by))),
+        CostReportFormat::Csv => csv(&rows(&answer), by.as_str(), &as_of),
+        CostReportFormat::Html => {
+            let title = html::Title {
+                period: &args.period,
+                by: by.as_str(),
+                as_of: &as_of,
+            };
             let days = rows(&report("day").await?);
-            html::page(
-                &html::Title {
-                    period: &args.period,
-                    by: args.by.as_str(),
-                    as_of: &as_of,
-                },
-                &rows(&answer),
-                &days,
-            )
+            Ok(html::page(&title, &rows(&answer), &days))
         }
-    };
-    target.write(text.as_bytes())?;
-    target.complete()?;
-    Ok(ExitCode::SUCCESS)
+        CostReportFormat::Json | CostReportFormat::Focus => Ok(format!("{answer}\n")),
+    }
 }
-
-/// What may end a run that is lost, in the order of the columns.
-const LOST: [&str; 7] = [
-    "cancelled",
-    "failed",
-    "node_fail",
-    "oom",
-    "preempted",
-    "requeued",
-    "timeout",
-];
 
 /// A table for spreadsheets. Amounts are exact, without separators of thousands.
 fn csv(rows: &[Row], by: &str, as_of: &str) -> Result<String, Error> {
@@ -148,7 +156,7 @@ fn csv(rows: &[Row], by: &str, as_of: &str) -> Result<String, Error> {
     ]
     .map(str::to_owned)
     .into_iter()
-    .chain(LOST.map(|kind| format!("lost_{kind}")))
+    .chain(LOST_KINDS.map(|kind| format!("lost_{kind}")))
     .chain(["unused", "adjustments", "in_flight", "total", "as_of"].map(str::to_owned));
     let failed = |error: csv::Error| Error::Failed(error.to_string());
     table.write_record(heading).map_err(failed)?;
@@ -156,7 +164,7 @@ fn csv(rows: &[Row], by: &str, as_of: &str) -> Result<String, Error> {
         // Only texts are made harmless: a negative amount is a number.
         let texts = [&row.cluster, &row.key, &row.name, &row.currency];
         let counts = [row.runs, row.open_runs, row.unpriced_runs];
-        let lost = LOST.map(|kind| row.lost.get(kind).copied().unwrap_or_default());
+        let lost = LOST_KINDS.map(|kind| row.lost.get(kind).copied().unwrap_or_default());
         let amounts = [row.completed, row.not_completed]
             .into_iter()
             .chain(lost)

@@ -1,4 +1,4 @@
-//! Publishes the audit entries of closed periods and of changed budgets, which the ledger stores: first those left by an earlier process.
+//! Publishes the audit entries about closed periods and changed budgets, which the ledger stores: first those left by an earlier process.
 
 use std::time::Duration;
 
@@ -15,34 +15,28 @@ pub(crate) const AUDIT_KIND: &str = "cost";
 const POLL_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Publishes until shutdown.
-pub(crate) async fn run(store: &Store, bus: &Bus, closed: &Notify, shutdown: &CancellationToken) {
+pub(crate) async fn run(store: &Store, bus: &Bus, pending: &Notify, shutdown: &CancellationToken) {
     while !shutdown.is_cancelled() {
         if let Err(error) = publish(store, bus).await {
             tracing::warn!(
                 error = mesh_runtime::error_chain(error.as_ref()),
-                "closed period not published, retrying"
+                "audit entry not published, retrying"
             );
         }
         tokio::select! {
             () = shutdown.cancelled() => {}
-            () = closed.notified() => {}
+            () = pending.notified() => {}
             () = tokio::time::sleep(POLL_INTERVAL) => {}
         }
     }
 }
 
 async fn publish(store: &Store, bus: &Bus) -> Result<(), mesh_runtime::BoxError> {
-    for entry in store.unpublished_closings().await? {
+    for entry in store.unpublished_audit_entries().await? {
         let subject = subject::audit(&entry.cluster, AUDIT_KIND);
         bus.publish_raw(subject, &entry.audit_id, entry.body)
             .await?;
-        store.closing_published(&entry.period).await?;
-    }
-    for entry in store.unpublished_audit().await? {
-        let subject = subject::audit(&entry.cluster, AUDIT_KIND);
-        bus.publish_raw(subject, &entry.audit_id, entry.body)
-            .await?;
-        store.audit_published(&entry.audit_id).await?;
+        store.audit_entry_published(&entry.audit_id).await?;
     }
     Ok(())
 }

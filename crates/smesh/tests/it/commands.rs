@@ -112,11 +112,11 @@ fn options_that_a_form_of_report_does_not_have_are_refused() {
         (&["--billed-effective"], "--billed-effective"),
     ] {
         let output = mesh.run(&[&report[..], options].concat());
-        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        assert_eq!(output.status.code(), Some(64), "{output:?}");
         assert!(stderr(&output).contains(refused), "{output:?}");
     }
     let close = mesh.run(&["cost", "close"]);
-    assert_eq!(close.status.code(), Some(2), "{close:?}");
+    assert_eq!(close.status.code(), Some(64), "{close:?}");
 }
 
 #[test]

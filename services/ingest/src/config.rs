@@ -78,7 +78,7 @@ impl Default for Config {
             catch_up_overlap: Duration::from_secs(600),
             catch_up_threshold: Duration::from_secs(120),
             missing_record_timeout: Duration::from_secs(30),
-            resolution_timeout: Duration::from_secs(600),
+            resolution_timeout: Duration::from_secs(420),
             usage_delay: Duration::from_secs(10),
             ended_run_retention: Duration::from_secs(3_600),
             identity_reload_interval: Duration::from_secs(5),

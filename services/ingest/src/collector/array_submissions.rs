@@ -9,6 +9,7 @@ use slurm_types::JobId;
 use tokio::time::Instant;
 
 use super::gaps::gap_event;
+use super::open_lookups::{OpenLookup, OpenTaskLookup};
 use super::outbox::PreviousRunStates;
 use super::{Collector, Core};
 use crate::Error;
@@ -81,7 +82,7 @@ impl Collector {
         due.map(|(run, _)| run.clone()).take(limit).collect()
     }
 
-    /// Applies accounting's answer for arrays that were due. Arrays that it lacks are looked up again, within `resolution_timeout`.
+    /// Applies accounting's answer for arrays that were due. Arrays that it lacks are looked up again, for half of `resolution_timeout`.
     ///
     /// # Errors
     /// On shutdown, or if another ingest has taken over.
@@ -89,7 +90,8 @@ impl Collector {
         let mut core = self.core.lock().await;
         core.must_not_be_ahead()?;
         for run in due {
-            let is_last = core.postpone(run, self.config.resolution_timeout);
+            // The other half is for the tasks that turn out to be missing.
+            let is_last = core.postpone(run, self.config.resolution_timeout / 2);
             let found = answer.iter().find(|array| {
                 JobId::new(run.job_id) == Some(array.array)
                     && array.submit.as_secs() == run.submit_time
@@ -102,10 +104,11 @@ impl Collector {
             let Some(next) = next else {
                 continue;
             };
-            core.array_submission_backlog.0.remove(run);
+            let pending = core.array_submission_backlog.0.remove(run);
             if next.closed() {
                 core.last.remove(run);
             }
+            core.look_up_missing_tasks(run, &next, pending);
             core.dirty.insert(Store::shard_of(&next));
             core.run_store.put(run.clone(), next);
         }
@@ -158,6 +161,22 @@ impl Core {
                 .min(within.saturating_sub(waited).max(INITIAL_PAUSE));
         self.store_wait(run, waited);
         waited >= within
+    }
+
+    /// Begins the lookup of the tasks that accounting has shown to be missing. Both lookups of an array are one wait.
+    fn look_up_missing_tasks(
+        &mut self,
+        run: &RunKey,
+        next: &RunState,
+        pending: Option<PendingArrayLookup>,
+    ) {
+        let (Some(tasks), Some(pending)) = (next.left_tasks(), pending) else {
+            return;
+        };
+        let open = OpenLookup::continued(pending.waited(Instant::now()));
+        self.task_lookups
+            .entry(run.clone())
+            .or_insert(OpenTaskLookup { open, tasks });
     }
 
     /// Returns how long accounting was waited for, for each array that it lacks.

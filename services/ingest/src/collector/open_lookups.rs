@@ -43,6 +43,15 @@ impl OpenLookup {
         }
     }
 
+    /// A wait that another lookup has begun. Only time from now on proves an absence.
+    pub(super) fn continued(before: Duration) -> Self {
+        Self {
+            before,
+            accounting_back: Some(Instant::now()),
+            ..Self::now()
+        }
+    }
+
     /// A run that the last answer reported as alive may have ended meanwhile.
     fn of(stored: &StoredLookup) -> Self {
         Self {

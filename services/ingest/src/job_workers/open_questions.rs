@@ -1,4 +1,4 @@
-//! Every open question about a run ends as one event or one gap within `resolution_timeout`: the workers of a term with real bucket and
+//! Every open question about a run ends as one event or one gap within ten minutes: the workers of a term with real bucket and
 //! stream, in virtual time, with records that answers leave out, accounting that fails, and restarts at any point.
 
 mod answers;

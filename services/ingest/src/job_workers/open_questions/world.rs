@@ -81,14 +81,12 @@ impl Question {
         u64::try_from(counted.count()).unwrap() * STEP
     }
 
-    /// The bound of its age. After a failure, accounting is asked again within a minute.
+    /// The bound of its age.
     pub(super) const fn limit(&self) -> u64 {
         match self.kind {
-            Kind::Usage | Kind::Canceller | Kind::UnseenId => 600 + 3 * 60,
+            // slurmctld has the run until its epilogs have ended.
             Kind::ExitCode if self.answer.is_none() => (EPILOG_STEPS + 3) * STEP,
-            // Then the tasks that are missing are looked up.
-            Kind::SubmittedTasks => 2 * 600 + 3 * 60,
-            _ => 600 + 3 * STEP,
+            _ => 600,
         }
     }
 

@@ -83,6 +83,21 @@ impl Bus {
         StoredMessages(self.direct_reader(stream, subject, Next::Sequence(1), BATCH_SIZE))
     }
 
+    /// Like [`Self::stored_messages`], without the messages until a stream sequence.
+    pub fn stored_messages_after(
+        &self,
+        stream: &str,
+        subject: String,
+        sequence: u64,
+    ) -> StoredMessages {
+        StoredMessages(self.direct_reader(
+            stream,
+            subject,
+            Next::Sequence(sequence + 1),
+            BATCH_SIZE,
+        ))
+    }
+
     /// Like [`Self::stored_messages`], without what the server stored before a time.
     pub fn stored_messages_since(
         &self,

@@ -1,6 +1,7 @@
 //! Publishing: complete when JetStream has stored the message.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_nats::HeaderMap;
@@ -234,7 +235,7 @@ impl Bus {
     }
 
     /// Publishes many events until all are stored. Events of one entity keep their order, with one unacknowledged at a time; different
-    /// entities go in parallel.
+    /// entities go in parallel. Returns the highest stream sequence of these events; 0 without any.
     ///
     /// # Errors
     /// [`Error::Cancelled`] when `shutdown` is cancelled, [`Error::Invalid`] for an event that can never be published.
@@ -242,7 +243,7 @@ impl Bus {
         &self,
         events: Vec<Event>,
         shutdown: &CancellationToken,
-    ) -> Result<(), Error> {
+    ) -> Result<u64, Error> {
         let span = Span::current();
         self.publish_all_traced(
             events
@@ -262,21 +263,25 @@ impl Bus {
         &self,
         events: Vec<(Event, Span)>,
         shutdown: &CancellationToken,
-    ) -> Result<(), Error> {
+    ) -> Result<u64, Error> {
         let mut by_entity: HashMap<(String, String), Vec<(Event, Span)>> = HashMap::new();
         for (event, span) in events {
             let key = (event.cluster.clone(), event.entity_key().to_owned());
             by_entity.entry(key).or_default().push((event, span));
         }
+        let last = AtomicU64::new(0);
         stream::iter(by_entity.into_values().map(Ok))
-            .try_for_each_concurrent(MAX_IN_FLIGHT_PUBLISHES, |events| async move {
+            .try_for_each_concurrent(MAX_IN_FLIGHT_PUBLISHES, async |events| {
                 for (event, span) in &events {
-                    self.publish_until_done(event, shutdown)
+                    let acknowledged = self
+                        .publish_until_done(event, shutdown)
                         .instrument(span.clone())
                         .await?;
+                    last.fetch_max(acknowledged.sequence, Ordering::Relaxed);
                 }
                 Ok(())
             })
-            .await
+            .await?;
+        Ok(last.into_inner())
     }
 }

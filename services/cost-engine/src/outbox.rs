@@ -77,7 +77,7 @@ impl Outbox {
             .map(|(span, event)| (event, span))
             .collect();
         match bus.publish_all_traced(traced, shutdown).await {
-            Ok(()) => {
+            Ok(_) => {
                 let count = ids.len();
                 store.remove_published(ids).await?;
                 metrics::published("stored", count);

@@ -114,6 +114,10 @@ pub struct Core {
     newest: Option<Newest>,
     /// Whether something was decided but not published: the run store is ahead of the bus and must not be stored.
     ahead: bool,
+    /// Stream sequence of the newest event that was published before its state was stored.
+    published: u64,
+    /// The same when the last poll was recorded.
+    published_by_poll: u64,
     /// Counts additions to the accounting backlog.
     backlog_generation: u64,
     clock: Clock,
@@ -166,15 +170,10 @@ impl Collector {
         capture::count_outbox(&mut meta, &loaded.outbox);
         let republished = loaded.outbox.len();
         bus.publish_all(loaded.outbox, &shutdown).await?;
-        let stored_until = meta.watermark;
-        let dirty = published::restore_published(
-            &bus,
-            cluster,
-            stored_until,
-            &mut loaded.run_store,
-            &shutdown,
-        )
-        .await?;
+        let published = meta.published;
+        let dirty =
+            published::restore_published(&bus, cluster, &meta, &mut loaded.run_store, &shutdown)
+                .await?;
         // Before the first poll moves the watermark; both are stored with one write.
         let newest = loaded.run_store.newest_time(now);
         meta.backlog_from = accounting_backlog::at_start(&mut meta, &config, now, newest);
@@ -200,6 +199,8 @@ impl Collector {
             array_submission_backlog,
             newest: None,
             ahead: false,
+            published,
+            published_by_poll: published,
             backlog_generation: 0,
             clock: Clock::new(Instant::now(), now),
         };

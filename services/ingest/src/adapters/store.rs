@@ -35,6 +35,9 @@ pub struct Meta {
     pub capture_since: i64,
     /// Start of the last completely published poll, in Unix seconds.
     pub watermark: i64,
+    /// Stream sequence until which the state of every published event is stored; 0 until the second poll.
+    #[serde(default)]
+    pub published: u64,
     /// Last poll before the clock was set ahead, in Unix seconds, for one day: the clock may be set back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ahead_from: Option<i64>,

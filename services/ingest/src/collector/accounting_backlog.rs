@@ -168,6 +168,9 @@ impl Collector {
         core.store_waits();
         core.meta.poll = number;
         core.meta.watermark = began;
+        // What this poll published is stored after it, by the next flush.
+        core.meta.published = core.published_by_poll;
+        core.published_by_poll = core.published;
         core.meta.baseline_done = true;
     }
 

@@ -284,13 +284,13 @@ impl Collector {
     }
 }
 
-/// Removes and returns what is deferred of the run of an observation. Mostly nothing is, and no run has to be resolved for that.
+/// Removes and returns what is deferred of an observation's job until its run. Mostly nothing is, and no run has to be resolved for that.
 fn take_deferred(core: &mut Core, observation: &Observation) -> Vec<DeferredObservation> {
     if core.deferred.is_empty() {
         return Vec::new();
     }
     let run = run_of(&core.run_store, observation);
-    core.deferred.take(&run)
+    core.deferred.take_until(&run)
 }
 
 /// Whether accounting has the end of a run of which no payload is stored, so that its usage report loses nothing.

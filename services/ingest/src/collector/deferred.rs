@@ -1,7 +1,7 @@
 //! Deferred observations: a waiting run whose earlier run's end is still looked up. They are applied in order once that end is known, so
 //! that a hold or reason is published even if it is over by then.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use chrono::{DateTime, TimeDelta, Utc};
 use mesh_events::RunKey;
@@ -28,7 +28,7 @@ pub(super) struct DeferredObservation {
 /// Deferred observations by run.
 #[derive(Default)]
 pub(super) struct DeferredObservations {
-    runs: HashMap<RunKey, Vec<DeferredObservation>>,
+    runs: BTreeMap<RunKey, Vec<DeferredObservation>>,
 }
 
 impl DeferredObservations {
@@ -48,9 +48,16 @@ impl DeferredObservations {
         self.runs.entry(run.clone()).or_default().push(deferred);
     }
 
-    /// Removes and returns the observations of a run, in order.
-    pub(super) fn take(&mut self, run: &RunKey) -> Vec<DeferredObservation> {
-        self.runs.remove(run).unwrap_or_default()
+    /// Removes and returns the observations of a run and of the job's earlier runs, in order. A job may be in its next run before an earlier
+    /// one is seen again.
+    pub(super) fn take_until(&mut self, run: &RunKey) -> Vec<DeferredObservation> {
+        let first = RunKey {
+            submit_time: i64::MIN,
+            attempt: 0,
+            ..run.clone()
+        };
+        let taken = self.runs.extract_if(first..=run.clone(), |_, _| true);
+        taken.flat_map(|(_, observations)| observations).collect()
     }
 
     pub(super) fn is_empty(&self) -> bool {

@@ -45,12 +45,16 @@ impl Collector {
         for event in &plain {
             event.count();
         }
-        self.bus
+        let last = self
+            .bus
             .publish_all_traced(
                 plain.into_iter().map(OutboxEvent::into_parts).collect(),
                 &self.shutdown,
             )
             .await?;
+        if last > 0 {
+            core.published = last;
+        }
         if !counted.is_empty() {
             let shards: BTreeSet<u32> = counted
                 .iter()

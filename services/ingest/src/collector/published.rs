@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 
 use chrono::{DateTime, TimeDelta, Utc};
-use mesh_bus::Bus;
+use mesh_bus::{Bus, StoredMessages};
 use mesh_events::catalogue::SLURM_EVENTS;
 use mesh_events::{Event, subject};
 use mesh_runtime::error_chain;
@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::Error;
 use crate::adapters::fenced::{BACKOFF, pause};
-use crate::adapters::store::Store;
+use crate::adapters::store::{Meta, Store};
 use crate::domain::{RunStore, restore};
 
 /// Clocks of NATS and of this host may differ this much.
@@ -22,23 +22,22 @@ const MAX_CLOCK_DIFFERENCE: TimeDelta = TimeDelta::minutes(2);
 /// NATS works, because the state was read from it. What fails repeatedly is the right to read the stream.
 const MAX_ATTEMPTS: usize = 3;
 
-/// Adds what was published since the last stored poll (`stored_until`, in Unix seconds) to the run store. Returns the shards that it changed.
+/// Adds what was published since the last stored poll to the run store. Returns the shards that it changed.
 ///
 /// # Errors
 /// On shutdown.
 pub(super) async fn restore_published(
     bus: &Bus,
     cluster: &str,
-    stored_until: i64,
+    meta: &Meta,
     run_store: &mut RunStore,
     shutdown: &CancellationToken,
 ) -> Result<BTreeSet<u32>, Error> {
-    let since = DateTime::from_timestamp(stored_until, 0).unwrap_or_default();
     let mut changed = BTreeSet::new();
     let mut backoff = BACKOFF;
     for attempt in 1..=MAX_ATTEMPTS {
-        let since = since - MAX_CLOCK_DIFFERENCE;
-        let Err(error) = restore_since(bus, cluster, since, run_store, &mut changed).await else {
+        let messages = unstored(bus, cluster, meta);
+        let Err(error) = restore_all(messages, run_store, &mut changed).await else {
             return Ok(changed);
         };
         let error = error_chain(&error);
@@ -56,15 +55,21 @@ pub(super) async fn restore_published(
     Ok(changed)
 }
 
-async fn restore_since(
-    bus: &Bus,
-    cluster: &str,
-    since: DateTime<Utc>,
+/// Returns the events whose states may not be stored.
+fn unstored(bus: &Bus, cluster: &str, meta: &Meta) -> StoredMessages {
+    let jobs = format!("slurm.{}.job.>", subject::token(cluster));
+    if meta.published > 0 {
+        return bus.stored_messages_after(SLURM_EVENTS, jobs, meta.published);
+    }
+    let watermark = DateTime::from_timestamp(meta.watermark, 0).unwrap_or_default();
+    bus.stored_messages_since(SLURM_EVENTS, jobs, watermark - MAX_CLOCK_DIFFERENCE)
+}
+
+async fn restore_all(
+    mut stored: StoredMessages,
     run_store: &mut RunStore,
     changed: &mut BTreeSet<u32>,
 ) -> Result<(), mesh_bus::Error> {
-    let jobs = format!("slurm.{}.job.>", subject::token(cluster));
-    let mut stored = bus.stored_messages_since(SLURM_EVENTS, jobs, since);
     loop {
         let messages = stored.next().await?;
         if messages.is_empty() {

@@ -10,7 +10,7 @@ use crate::cluster;
 use crate::doorbell::ring;
 use crate::forged::field;
 use crate::mesh::Mesh;
-use crate::stand_in::StandIn;
+use crate::stand_in::{POLL, StandIn};
 use crate::users::{FAST, baseline};
 
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -83,6 +83,20 @@ async fn a_full_bucket_prevents_no_start_and_no_end() {
     ingest.stop().await;
 }
 
+/// Changes the time of the last stored poll, as if the host's clock had been an hour ahead of that of NATS.
+async fn poll_an_hour_ahead(mesh: &Mesh) {
+    let client = async_nats::connect(mesh.nats.url()).await.unwrap();
+    let bucket = jetstream::new(client).get_key_value("mesh_ingest").await;
+    let bucket = bucket.unwrap();
+    let meta = bucket.get("ingest.meta").await.unwrap().unwrap();
+    let mut meta: serde_json::Value = serde_json::from_slice(&meta).unwrap();
+    meta["watermark"] = (meta["watermark"].as_i64().unwrap() + 3_600).into();
+    bucket
+        .put("ingest.meta", meta.to_string().into())
+        .await
+        .unwrap();
+}
+
 /// Slurm 22.05 starts a run again under its submit time if its node is set down in the second of its submission.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_start_that_was_published_and_not_stored_is_not_taken_for_the_next_one() {
@@ -92,6 +106,10 @@ async fn a_start_that_was_published_and_not_stored_is_not_taken_for_the_next_one
     let settings = "poll_interval = \"500ms\"";
     let ingest = mesh.ingest_through(&stand_in, cluster, settings).await;
     let ingest = ingest.ready().await;
+    let before = cluster.sbatch(&[], "true").await;
+    mesh.wait_history(before, "submitted started completed")
+        .await;
+    stand_in.wait_calls(POLL, 4).await;
     limit(&mesh, Some(1)).await;
     let job = cluster.sbatch(&[], "sleep 300").await;
     cluster.wait_state(job, "RUNNING").await;
@@ -99,6 +117,7 @@ async fn a_start_that_was_published_and_not_stored_is_not_taken_for_the_next_one
     mesh.wait_history(job, "submitted started").await;
     ingest.crash().await;
     limit(&mesh, None).await;
+    poll_an_hour_ahead(&mesh).await;
 
     // From now on the record is that of a run that began later.
     let start: i64 = field(cluster, job, "StartTime").await.parse().unwrap();

@@ -41,13 +41,19 @@ impl DowntimeReader {
 
     /// The next poll asks accounting, because polls failed.
     pub fn note_failed_poll(&mut self) {
-        self.next = self.next.map(|_| Instant::now());
+        self.ask_before(Instant::now());
     }
 
     /// A poll has published a downtime or its end: accounting is asked soon, so that it is behind for a short time only.
     pub fn note_downtime(&mut self) {
-        let soon = Instant::now() + SENDING_TIME;
-        self.next = self.next.map(|next| next.min(soon));
+        self.ask_before(Instant::now() + SENDING_TIME);
+    }
+
+    /// An accounting that does not answer is not asked earlier.
+    fn ask_before(&mut self, time: Instant) {
+        if self.failures == 0 {
+            self.next = self.next.map(|next| next.min(time));
+        }
     }
 
     /// Returns what accounting has since the watermark of the last answer; `None` if it is not asked now, or does not answer.
@@ -114,4 +120,25 @@ pub struct Downtimes {
     pub watermark: i64,
     /// Whether accounting was never asked before: what it has is not published.
     pub is_first: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn accounting_that_does_not_answer_is_not_asked_earlier() {
+        let mut reader = DowntimeReader::new(Duration::from_secs(60));
+        let later = Instant::now() + Duration::from_secs(120);
+        reader.next = Some(later);
+        reader.failures = 1;
+        reader.note_failed_poll();
+        reader.note_downtime();
+        assert_eq!(reader.next, Some(later));
+        reader.failures = 0;
+        reader.note_downtime();
+        assert_eq!(reader.next, Some(Instant::now() + SENDING_TIME));
+        reader.note_failed_poll();
+        assert_eq!(reader.next, Some(Instant::now()));
+    }
 }

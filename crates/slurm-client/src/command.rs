@@ -291,10 +291,7 @@ impl Runner {
         let status = child.wait().await.map_err(io_error)?;
         group.has_ended();
         if stdout.len() > MAX_OUTPUT_BYTES {
-            return Err(Error::Suspicious {
-                command,
-                problem: "output too large",
-            });
+            return Err(Error::TooLarge { command });
         }
         if status.success() && !stdout.is_whole().map_err(io_error)? {
             return Err(Error::Suspicious {

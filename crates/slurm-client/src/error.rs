@@ -160,6 +160,12 @@ pub enum Error {
         /// The offending text.
         excerpt: String,
     },
+    /// The response is larger than any that is read.
+    #[error("{command}: the answer is too large")]
+    TooLarge {
+        /// The command.
+        command: &'static str,
+    },
     /// The response is empty or truncated although the command reports success: it proves nothing.
     #[error("inconclusive answer of {command}: {problem}")]
     Suspicious {
@@ -190,8 +196,14 @@ impl Error {
             Self::Stale { .. } => "stale",
             Self::Failed { .. } => "failed",
             Self::Malformed { .. } => "malformed",
+            Self::TooLarge { .. } => "too_large",
             Self::Suspicious { .. } => "suspicious",
         }
+    }
+
+    /// Whether a request for less may succeed.
+    pub const fn is_too_much(&self) -> bool {
+        matches!(self, Self::TimedOut { .. } | Self::TooLarge { .. })
     }
 
     /// True if a retry may succeed without a change of configuration.

@@ -53,6 +53,7 @@ use crate::domain::{Observation, Owner, RunStore};
 use crate::identity::IdentityResolver;
 
 /// An observation with its provenance, before it is applied.
+#[derive(Clone)]
 pub struct TracedObservation {
     /// The observation itself.
     pub observation: Observation,
@@ -85,6 +86,8 @@ pub struct FollowUpLookups {
     pub accounting: BTreeSet<u32>,
     /// Number of published starts.
     pub starts: usize,
+    /// Jobs whose facts could not be stored, and so were not published.
+    pub not_stored: BTreeSet<u32>,
 }
 
 /// Run store and publication state, behind one lock.

@@ -180,7 +180,7 @@ impl<S: JobQueries> Poller<S> {
         if let Some(pause) = self.settle(&cause, arrays).await? {
             return Ok(PollOutcome::Retry(pause));
         }
-        self.collector.record_poll(number, began.into_std()).await;
+        self.collector.record_poll(number, began.into_std()).await?;
         self.collector.republished_message(number).await?;
         self.collector.expire().await;
         self.collector.flush().await?;

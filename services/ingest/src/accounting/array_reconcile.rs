@@ -45,13 +45,13 @@ impl<S: JobQueries> ArrayReconciler<S> {
         if !self.collector.config.accounting {
             return Ok(());
         }
-        let mut pause = POLL_INTERVAL;
+        let (mut pause, mut at_once) = (POLL_INTERVAL, MAX_ARRAYS_PER_LOOKUP);
         loop {
             tokio::select! {
                 () = self.shutdown.cancelled() => return Ok(()),
                 () = sleep(pause) => {}
             }
-            pause = match self.compare().await {
+            pause = match self.compare(&mut at_once).await {
                 Ok(pause) => pause,
                 Err(error) if error.is_shutdown() => return Ok(()),
                 Err(error) => return Err(error),
@@ -59,12 +59,12 @@ impl<S: JobQueries> ArrayReconciler<S> {
         }
     }
 
-    async fn compare(&self) -> Result<Duration, Error> {
+    async fn compare(&self, at_once: &mut usize) -> Result<Duration, Error> {
         // The backlog comes first: it shows tasks that have ended.
         if self.collector.backlog().await.is_some() {
             return Ok(POLL_INTERVAL);
         }
-        let due = self.collector.arrays_due(MAX_ARRAYS_PER_LOOKUP).await;
+        let due = self.collector.arrays_due(*at_once).await;
         let ids: BTreeSet<JobId> = due
             .iter()
             .filter_map(|array| JobId::new(array.job_id))
@@ -80,7 +80,23 @@ impl<S: JobQueries> ArrayReconciler<S> {
         match unless_stopped(&self.shutdown, ask).await? {
             Ok(answer) => {
                 self.slurmdbd.up(RequestCost::Light).await?;
+                *at_once = (*at_once * 2).min(MAX_ARRAYS_PER_LOOKUP);
                 self.collector.submitted(&due, &answer).await?;
+                Ok(POLL_INTERVAL)
+            }
+            Err(error) if error.is_too_much() => {
+                tracing::warn!(
+                    error = &error as &dyn std::error::Error,
+                    arrays = due.len(),
+                    "accounting lookup of arrays too large, batch size reduced"
+                );
+                if let [one] = &due[..] {
+                    // Like an array that accounting lacks, so that the others have their turn.
+                    self.collector
+                        .submitted(std::slice::from_ref(one), &[])
+                        .await?;
+                }
+                *at_once = (due.len() / 4).max(1);
                 Ok(POLL_INTERVAL)
             }
             // The arrays stay due.

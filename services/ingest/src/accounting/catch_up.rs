@@ -175,7 +175,9 @@ impl<S: JobQueries> CatchUp<S> {
                 let readings: Vec<TracedObservation> =
                     ended.into_iter().map(TracedObservation::new).collect();
                 recovered += self.collector.count_new(&readings).await;
-                self.collector.absorb(&Cause::Accounting, readings).await?;
+                self.collector
+                    .absorb_until_stored(&Cause::Accounting, readings)
+                    .await?;
             }
             self.collector.flush().await?;
             let Some(next) = part.next else {

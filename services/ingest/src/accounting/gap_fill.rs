@@ -104,6 +104,7 @@ impl GapFiller {
                 for some in parts_of_jobs(&rows, MAX_ROWS_PER_BATCH) {
                     let runs = fold(&collector.cluster, some);
                     let runs = self.catch_up.with_codes(runs, true).await?;
+                    collector.look_up_cancellers(&runs).await;
                     let events = collector.republish_recorded(&mut run_store, &runs, window);
                     filled += self.republish(&events, gap).await?;
                 }
@@ -114,6 +115,7 @@ impl GapFiller {
                 let rows = self.catch_up.rows_of(some).await?;
                 let runs = fold(&collector.cluster, &rows);
                 let runs = self.catch_up.with_codes(runs, true).await?;
+                collector.look_up_cancellers(&runs).await;
                 let events = collector.republish_recorded(&mut run_store, &runs, window);
                 filled += self.republish(&events, gap).await?;
             }

@@ -167,10 +167,21 @@ impl<S: JobQueries> AccountingResolver<S> {
         let known = self.complete(known.collect(), &ends, open).await?;
         answered.retain(|job_id| open.get(job_id).is_some_and(|one| one.incomplete.is_none()));
         let known = self.after_capture_start(known).await;
-        self.collector.absorb(&Cause::Accounting, known).await?;
-        self.collector
-            .absorb(&Cause::Hook("JobComp".to_owned()), readings)
-            .await?;
+        let absorbed = self.collector.absorb(&Cause::Accounting, known).await?;
+        let mut not_stored = absorbed.not_stored;
+        let cause = Cause::Hook("JobComp".to_owned());
+        let absorbed = self.collector.absorb(&cause, readings.clone()).await?;
+        for TracedObservation { observation, .. } in readings {
+            let lookup = open.get_mut(&observation.raw_id);
+            if absorbed.not_stored.contains(&observation.raw_id)
+                && let Some(lookup) = lookup
+            {
+                lookup.evidence.push(observation);
+            }
+        }
+        not_stored.extend(absorbed.not_stored);
+        // Their doorbells wait, too.
+        answered.retain(|job_id| !not_stored.contains(job_id));
         for job_id in answered {
             if let Some(lookup) = open.remove(&job_id) {
                 finish(lookup.requests, "answered");

@@ -81,11 +81,12 @@ impl<S: JobQueries> UsageReconciler<S> {
                 Ok(POLL_INTERVAL)
             }
             // The runs stay due.
-            Err(slurm_client::Error::TimedOut { .. }) if due.len() > TIMEOUT_RUNS => {
+            Err(error) if error.is_too_much() && due.len() > TIMEOUT_RUNS => {
                 *at_once = (due.len() / 4).max(TIMEOUT_RUNS);
                 tracing::warn!(
+                    error = &error as &dyn std::error::Error,
                     runs = *at_once,
-                    "accounting lookup timed out, batch size reduced"
+                    "accounting lookup too large, batch size reduced"
                 );
                 Ok(POLL_INTERVAL)
             }

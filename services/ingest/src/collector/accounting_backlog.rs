@@ -6,7 +6,11 @@
 
 use std::time::Instant;
 
+use mesh_events::EventType;
+
+use super::unseen_ids::too_many;
 use super::{Collector, Core};
+use crate::Error;
 use crate::adapters::store::Meta;
 use crate::config::Config;
 
@@ -146,7 +150,10 @@ impl Collector {
     }
 
     /// Records a completely published poll.
-    pub async fn record_poll(&self, number: u64, began: Instant) {
+    ///
+    /// # Errors
+    /// On shutdown, or if another ingest has taken over.
+    pub async fn record_poll(&self, number: u64, began: Instant) -> Result<(), Error> {
         let mut core = self.core.lock().await;
         // Uses the current clock, which may have been set while the poll was published.
         let took = i64::try_from(began.elapsed().as_secs()).unwrap_or_default();
@@ -162,7 +169,8 @@ impl Collector {
             core.backlog_generation += 1;
             self.backlog_changed.notify_one();
         }
-        if core.note_unseen(self.config.accounting, now) {
+        let unseen = core.note_unseen(self.config.accounting, now);
+        if unseen.is_some() {
             self.backlog_changed.notify_one();
         }
         core.store_waits();
@@ -172,6 +180,12 @@ impl Collector {
         core.meta.published = core.published_by_poll;
         core.published_by_poll = core.published;
         core.meta.baseline_done = true;
+        drop(core);
+        match unseen.and_then(too_many) {
+            // Stored in one write with the newest id.
+            Some(gap) => self.capture(EventType::CaptureGapClosed, gap).await,
+            None => Ok(()),
+        }
     }
 
     /// Records that accounting has reported everything until `until`, or until now. Has no effect if the backlog has grown meanwhile.

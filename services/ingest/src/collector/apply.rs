@@ -1,6 +1,6 @@
 //! Derives facts from observations: compares them with the run store, requests lookups, and stores the result.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use chrono::{DateTime, Utc};
 use mesh_events::proto::mesh::job::v1::ExitCode;
@@ -11,6 +11,7 @@ use super::gaps::lost;
 use super::open_lookups::OpenLookup;
 use super::outbox::{OutboxEvent, PreviousRunStates};
 use super::{Collector, Core, FollowUpLookups, TracedObservation};
+use crate::adapters::fenced::{BACKOFF, pause};
 use crate::adapters::store::Store;
 use crate::domain::{
     self, EndLookup, LookupTarget, Observation, ObservationContext, Record, Resolution, observe,
@@ -55,14 +56,8 @@ impl Collector {
         cause: &Cause,
         readings: Vec<TracedObservation>,
     ) -> Result<FollowUpLookups, Error> {
-        for reading in &readings {
-            let observation = &reading.observation;
-            if let Some(uid) = observation.cancelled_by
-                && observation.owner.uid != Some(uid)
-            {
-                self.identities.actors().look_up(uid).await;
-            }
-        }
+        let observations = readings.iter().map(|reading| &reading.observation);
+        self.look_up_cancellers(observations).await;
         let mut core = self.core.lock().await;
         let now = Utc::now();
         let mut follow_ups = FollowUpLookups::default();
@@ -75,12 +70,47 @@ impl Collector {
             self.apply(&mut core, cause, now, reading, &mut follow_ups, &mut batch);
             if batch.is_full() {
                 let full = std::mem::take(&mut batch);
-                self.publish(&mut core, full.events, full.before).await?;
+                let not_stored = self.publish(&mut core, full.events, full.before).await?;
+                follow_ups.not_stored.extend(not_stored);
             }
         }
         metrics::unproven(core.lookups.len() + core.task_lookups.len());
-        self.publish(&mut core, batch.events, batch.before).await?;
+        let not_stored = self.publish(&mut core, batch.events, batch.before).await?;
+        follow_ups.not_stored.extend(not_stored);
         Ok(follow_ups)
+    }
+
+    /// Looks up the names of users who cancelled jobs of others, so that events have them.
+    pub async fn look_up_cancellers(&self, observations: impl IntoIterator<Item = &Observation>) {
+        let other = |observation: &Observation| {
+            observation
+                .cancelled_by
+                .filter(|uid| observation.owner.uid != Some(*uid))
+        };
+        let uids: BTreeSet<u32> = observations.into_iter().filter_map(other).collect();
+        for uid in uids {
+            self.identities.actors().look_up(uid).await;
+        }
+    }
+
+    /// Like [`Self::absorb`], for observations that no poll repeats: applies them again until everything that follows from them is stored.
+    ///
+    /// # Errors
+    /// On shutdown, or if another ingest has taken over.
+    pub async fn absorb_until_stored(
+        &self,
+        cause: &Cause,
+        mut readings: Vec<TracedObservation>,
+    ) -> Result<(), Error> {
+        let mut backoff = BACKOFF;
+        loop {
+            let not_stored = self.absorb(cause, readings.clone()).await?.not_stored;
+            readings.retain(|reading| not_stored.contains(&reading.observation.raw_id));
+            if readings.is_empty() {
+                return Ok(());
+            }
+            pause(&self.shutdown, &mut backoff).await?;
+        }
     }
 
     /// Context shared by all events of an observation.

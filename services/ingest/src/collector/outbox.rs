@@ -21,16 +21,16 @@ pub(super) type PreviousRunStates = BTreeMap<RunKey, Option<RunState>>;
 
 impl Collector {
     /// Publishes events. Events that must be stored first, but cannot be, are rolled back so that nothing else waits for them: a later poll
-    /// decides the same again.
+    /// decides the same again. Returns the jobs of these, by Slurm's job ids.
     pub(super) async fn publish(
         &self,
         core: &mut Core,
         events: Vec<OutboxEvent>,
         before: PreviousRunStates,
-    ) -> Result<(), Error> {
+    ) -> Result<BTreeSet<u32>, Error> {
         core.must_not_be_ahead()?;
         if events.is_empty() {
-            return Ok(());
+            return Ok(BTreeSet::new());
         }
         // If one fact of a run goes through the outbox, all facts of that run do, so that its events stay in order.
         let counted: BTreeSet<RunKey> = events
@@ -85,10 +85,12 @@ impl Collector {
             // The next write empties their outboxes.
             core.dirty.extend(shards);
             if !stored {
-                let runs = counted.iter().map(|event| &event.run);
-                core.take_back(&runs.collect(), before);
+                let runs: BTreeSet<&RunKey> = counted.iter().map(|event| &event.run).collect();
+                let states = runs.iter().filter_map(|run| core.run_store.get(run));
+                let jobs = states.map(|state| state.raw_id).collect();
+                core.take_back(&runs, before);
                 core.ahead = false;
-                return Ok(());
+                return Ok(jobs);
             }
             for event in &counted {
                 event.count();
@@ -102,7 +104,7 @@ impl Collector {
             }
         }
         core.ahead = false;
-        Ok(())
+        Ok(BTreeSet::new())
     }
 
     /// Whether the state could not be written the last time, nor now.

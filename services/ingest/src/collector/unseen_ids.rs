@@ -1,12 +1,21 @@
 //! Finds ids of jobs that no poll has shown. Slurm assigns ids consecutively, so they lie between the ids that polls do show.
 
+use mesh_events::proto::mesh::capture::v1::CaptureEvent;
+use mesh_events::{EventType, RunKey};
 use serde::{Deserialize, Serialize};
 
+use super::gaps::gap_event;
 use super::{Collector, Core};
+use crate::Error;
+use crate::adapters::fenced::{BACKOFF, pause};
 use crate::domain::{EntityKind, Observation, Record};
 
-/// Largest range of ids taken for missed jobs. A larger one comes from another cluster of a federation, or from a restart of the count.
+/// Largest range of ids that is looked up. A larger one becomes a gap.
 const MAX_UNSEEN_IDS: u32 = 100_000;
+/// A job id has the cluster of a federation above these bits (Slurm's federation guide, 22.05 to 26.05).
+const LOCAL_ID_BITS: u32 = 26;
+/// Maximum number of runs named in a message.
+const MAX_NAMED_RUNS: usize = 5;
 /// Maximum lead of Slurm's clock over the local clock, in seconds: munge allows no more.
 pub(crate) const MAX_CLOCK_SKEW_SECS: i64 = 300;
 /// Maximum number of ranges stored while accounting is unavailable. They share one value.
@@ -38,10 +47,18 @@ const fn is_zero(count: &u32) -> bool {
     *count == 0
 }
 
-/// Returns the ids between the previous and the current newest job; `None` if the count has restarted.
+impl Unseen {
+    /// Whether there are more ids than are looked up.
+    const fn is_too_large(self) -> bool {
+        self.last - self.first >= MAX_UNSEEN_IDS
+    }
+}
+
+/// Returns the ids between the previous and the current newest job; `None` if the count has restarted, or is that of another cluster.
 fn between(before: Newest, now: Newest) -> Option<Unseen> {
     let distance = now.id.checked_sub(before.id)?;
-    (1 < distance && distance <= MAX_UNSEEN_IDS).then(|| Unseen {
+    let same_count = now.id >> LOCAL_ID_BITS == before.id >> LOCAL_ID_BITS;
+    (same_count && distance > 1).then(|| Unseen {
         first: before.id + 1,
         last: now.id - 1,
         lookups: 0,
@@ -77,8 +94,8 @@ impl Core {
         self.newest = self.newest.max(newest(observation));
     }
 
-    /// Records at the end of a poll which ids it should have shown. Returns whether any of them is unknown.
-    pub(super) fn note_unseen(&mut self, accounting: bool, now: i64) -> bool {
+    /// Records at the end of a poll which ids it should have shown, and returns them if any is unknown. Too many are not recorded.
+    pub(super) fn note_unseen(&mut self, accounting: bool, now: i64) -> Option<Unseen> {
         // A job submitted while the clock was ahead would stay the newest until the clock reaches that time.
         for newest in [&mut self.meta.newest, &mut self.newest] {
             newest.take_if(|newest| newest.submit > now.saturating_add(MAX_CLOCK_SKEW_SECS));
@@ -86,16 +103,26 @@ impl Core {
         let before = self.meta.newest.filter(|_| accounting);
         self.meta.newest = self.meta.newest.max(self.newest);
         let (Some(before), Some(now)) = (before, self.meta.newest) else {
-            return false;
+            return None;
         };
         let unseen = between(before, now).filter(|range| {
             (range.first..=range.last).any(|id| self.run_store.by_raw_id(id).is_empty())
         });
-        if let Some(range) = unseen {
+        if let Some(range) = unseen.filter(|range| !range.is_too_large()) {
             add(&mut self.meta.unseen, range);
         }
-        unseen.is_some()
+        unseen
     }
+}
+
+/// The gap of a range that is not looked up; `None` if it is.
+pub(super) fn too_many(range: Unseen) -> Option<CaptureEvent> {
+    let Unseen { first, last, .. } = range;
+    range.is_too_large().then(|| {
+        let message = format!("polls have shown no job between the ids {first} and {last}, which are too many to look up");
+        let lost = format!("jobs {first} to {last} that ended without ever becoming eligible to run");
+        gap_event(message, lost)
+    })
 }
 
 impl Collector {
@@ -121,11 +148,48 @@ impl Collector {
         }
     }
 
-    /// Records that a range needs no more lookups.
-    pub async fn remove_unseen(&self, range: Unseen) {
-        let mut core = self.core.lock().await;
-        core.meta.unseen.retain(|other| *other != range);
+    /// Ends the lookups of a range, with a gap about the runs in it that accounting lists as not ended.
+    ///
+    /// # Errors
+    /// On shutdown, or if another ingest has taken over.
+    pub async fn remove_unseen(&self, range: Unseen, alive: &[&RunKey]) -> Result<(), Error> {
+        let gap = (!alive.is_empty()).then(|| {
+            let named = names(alive);
+            let message =
+                format!("no poll has shown {named}, and accounting lists them as not ended");
+            gap_event(message, format!("how and when {named} ended"))
+        });
+        let mut backoff = BACKOFF;
+        loop {
+            let mut core = self.core.lock().await;
+            let ranges = core.meta.unseen.clone();
+            core.meta.unseen.retain(|other| *other != range);
+            let Some(gap) = &gap else {
+                return Ok(());
+            };
+            let kind = EventType::CaptureGapClosed;
+            // In one write with the ranges.
+            if self
+                .capture_locked(&mut core, kind, gap.clone(), None)
+                .await?
+            {
+                return Ok(());
+            }
+            core.meta.unseen = ranges;
+            drop(core);
+            pause(&self.shutdown, &mut backoff).await?;
+        }
     }
+}
+
+/// Names some runs in a message.
+pub(super) fn names(runs: &[&RunKey]) -> String {
+    let named = runs.iter().take(MAX_NAMED_RUNS);
+    let mut named: Vec<String> = named.map(|run| run.entity_key()).collect();
+    if runs.len() > MAX_NAMED_RUNS {
+        named.push(format!("{} more", runs.len() - MAX_NAMED_RUNS));
+    }
+    named.join(", ")
 }
 
 #[cfg(test)]
@@ -144,6 +208,21 @@ mod tests {
         check((1, 67_000_000), (2, 1), None);
         check((1, 10), (2, 10 + (1 << 26)), None);
         check((1, 10), (1, 10), None);
+    }
+
+    #[test]
+    fn too_many_ids_are_a_gap() {
+        let range = |last| Unseen {
+            first: 11,
+            last,
+            lookups: 0,
+        };
+        assert_eq!(too_many(range(100_010)), None);
+        let gap = too_many(range(100_011)).unwrap();
+        assert!(
+            gap.not_recoverable.starts_with("jobs 11 to 100011 "),
+            "{gap:?}"
+        );
     }
 
     #[test]

@@ -12,6 +12,7 @@ use tokio::time::Instant;
 
 use super::gaps::gap_event;
 use super::outbox::PreviousRunStates;
+use super::unseen_ids::names;
 use super::{Collector, Core, TracedObservation};
 use crate::adapters::store::Store;
 use crate::config::Config;
@@ -25,8 +26,6 @@ const MIN_PAUSE: Duration = Duration::from_secs(2);
 const MAX_PAUSE: Duration = Duration::from_secs(60);
 /// Interval at which the wait is stored. A restart repeats at most this much of it.
 const WAIT_STORE_INTERVAL: Duration = Duration::from_secs(10);
-/// Maximum number of runs named in a message.
-const MAX_NAMED_RUNS: usize = 5;
 
 /// A run whose usage is due.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -225,15 +224,7 @@ impl Collector {
                 core.dirty.insert(Store::shard_of(tracked));
             }
         }
-        let mut named: Vec<String> = runs
-            .iter()
-            .take(MAX_NAMED_RUNS)
-            .map(RunKey::entity_key)
-            .collect();
-        if runs.len() > MAX_NAMED_RUNS {
-            named.push(format!("{} more", runs.len() - MAX_NAMED_RUNS));
-        }
-        let named = named.join(", ");
+        let named = names(&runs.iter().collect::<Vec<_>>());
         let message = format!("accounting has no ended record of {named}");
         let not_recoverable = format!("resource usage of {named}");
         let gap = gap_event(message, not_recoverable);

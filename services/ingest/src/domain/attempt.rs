@@ -145,11 +145,10 @@ fn is_repeated_run(tracked: &RunState, observation: &Observation) -> bool {
 }
 
 /// Whether the observed run began after the stored one ended. The start of a single run may move while its nodes boot, but never past its
-/// end. While nodes are cleaned up after a requeue, the record has the old run's nodes with the planned start of the next run.
+/// end, and accounting may lack it (22.05). While nodes are cleaned up after a requeue, the record has the old run's nodes with the planned start of the next run.
 fn began_after(tracked: &RunState, observation: &Observation) -> bool {
     let over = tracked.end.as_ref().filter(|end| !end.inferred);
-    tracked.started.is_some()
-        && observation.started()
+    observation.started()
         && !observation.in_flux()
         && over.is_some_and(|end| observation.start.is_some_and(|start| start > end.at))
 }

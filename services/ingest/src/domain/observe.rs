@@ -209,7 +209,15 @@ fn continued_run(
             Some(EventType::JobRequeued | EventType::JobPreempted | EventType::JobNodeFail)
         ),
     };
-    if let Some(end) = &tracked.end {
+    // Whole runs in between, which only accounting has.
+    let is_next = observation.record != Record::Controller
+        || match (tracked.restart_count, observation.restarts) {
+            (Some(before), Some(now)) => now <= before + 1,
+            _ => true,
+        };
+    if let Some(end) = &tracked.end
+        && (is_next || context.given_up)
+    {
         return Some((restarted && end.event.is_some()).then(|| Continuation {
             run: earlier.clone(),
             cause: end_name(end),

@@ -26,7 +26,7 @@ async fn forgetful() -> MutexGuard<'static, Option<Cluster>> {
 }
 
 /// Waits until slurmctld has purged all jobs.
-async fn wait_all_purged(cluster: &Cluster) {
+pub async fn wait_all_purged(cluster: &Cluster) {
     wait_for(
         "slurmctld has forgotten the jobs",
         Duration::from_secs(180),
@@ -42,7 +42,7 @@ async fn wait_all_purged(cluster: &Cluster) {
 }
 
 /// slurmctld sends what ended to slurmdbd when it can.
-async fn wait_all_in_accounting(cluster: &Cluster, jobs: &[u32]) {
+pub async fn wait_all_in_accounting(cluster: &Cluster, jobs: &[u32]) {
     let ids = jobs
         .iter()
         .map(u32::to_string)

@@ -6,9 +6,10 @@ use async_nats::jetstream;
 use mesh_events::Event;
 use mesh_testkit::wait_for;
 
-use crate::cluster;
+use crate::cluster::{self, Cluster};
 use crate::doorbell::ring;
 use crate::forged::field;
+use crate::forgotten::{wait_all_in_accounting, wait_all_purged};
 use crate::mesh::Mesh;
 use crate::stand_in::{POLL, StandIn};
 use crate::users::{FAST, baseline};
@@ -133,5 +134,45 @@ async fn a_start_that_was_published_and_not_stored_is_not_taken_for_the_next_one
     mesh.assert_no_duplicates();
     cluster.run("alice", &["scancel", &job.to_string()]).await;
     mesh.wait_history(job, &format!("{twice} cancelled")).await;
+    ingest.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_resized_run_that_only_accounting_has_waits_for_the_bucket() {
+    let cluster = Cluster::up(&[("MINJOBAGE", "2")]).await;
+    let mesh = Mesh::start().await;
+    let stand_in = StandIn::new(&cluster);
+    let settings = "poll_interval = \"500ms\"\ncatch_up_threshold = \"1s\"";
+    let ingest = mesh.ingest_through(&stand_in, &cluster, settings).await;
+    let ingest = ingest.ready().await;
+    let before = cluster.sbatch(&[], "true").await;
+    mesh.wait_history(before, "submitted started completed")
+        .await;
+    // No poll succeeds while it runs.
+    stand_in.override_output("squeue", "exit 1");
+    let job = cluster.sbatch(&["--nodes=2"], "sleep 300").await;
+    cluster.wait_state(job, "RUNNING").await;
+    tokio::time::sleep(Duration::from_millis(1_100)).await;
+    let id = job.to_string();
+    let resize = ["scontrol", "update", &format!("JobId={id}"), "NumNodes=1"];
+    cluster.run("alice", &resize).await;
+    tokio::time::sleep(Duration::from_millis(1_100)).await;
+    cluster.run("alice", &["scancel", &id]).await;
+    wait_all_purged(&cluster).await;
+    wait_all_in_accounting(&cluster, &[job]).await;
+    limit(&mesh, Some(1)).await;
+    stand_in.truth("squeue");
+    // Accounting is asked for the time without polls, and its answer cannot be stored.
+    stand_in.wait_calls("sacct", 1).await;
+    wait_for("readiness says it", DEADLINE, async || {
+        let problems = ingest.context.health.problems();
+        problems.contains_key(STATE).then_some(())
+    })
+    .await;
+    assert_eq!(mesh.history(job), "");
+    limit(&mesh, None).await;
+    mesh.wait_history(job, "submitted started resized cancelled")
+        .await;
+    mesh.assert_no_duplicates();
     ingest.stop().await;
 }

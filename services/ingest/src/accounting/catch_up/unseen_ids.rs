@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use mesh_events::RunKey;
 use slurm_client::{AccountingQuery, AccountingRecord, UsageRecord};
 use slurm_types::{JobId, JobRef};
 use tokio::time::Instant;
@@ -20,10 +21,8 @@ use crate::{Error, metrics};
 
 /// Maximum number of ids per request.
 pub(crate) const MAX_IDS_PER_LOOKUP: usize = 1_000;
-/// Maximum number of lookups of an id that no poll has shown and that has not ended according to accounting. Its end may still arrive.
-const MAX_LOOKUPS_PER_ID: u32 = 4;
-/// Maximum number of lookups of an id of which accounting has no row. Its row may arrive late.
-const MAX_LOOKUPS_WITHOUT_ROW: u32 = 2;
+/// Maximum number of lookups of an id without an ended row, which may arrive late. The pauses between them double: 450 s in all.
+const MAX_LOOKUPS_PER_ID: u32 = 5;
 
 /// The lookups of ids that no poll has shown.
 #[derive(Debug, Default)]
@@ -50,16 +49,16 @@ impl<S: JobQueries> CatchUp<S> {
         if next > now {
             return Ok(Some(next));
         }
-        let mut ids = BTreeMap::new();
+        let mut ids = BTreeSet::new();
         for range in &ranges {
             for id in self.collector.unknown_of(*range).await {
                 if !unseen.closed.contains(&id) {
-                    ids.insert(id, range.lookups + 1);
+                    ids.insert(id);
                 }
             }
         }
         let (found, open) = self.look_up_batch(&ids).await?;
-        let closed = ids.keys().filter(|id| !open.contains(id));
+        let closed = ids.iter().filter(|id| !open.contains_key(id));
         unseen.closed.extend(closed);
         if !ids.is_empty() {
             let (ids, open) = (ids.len(), open.len());
@@ -74,23 +73,27 @@ impl<S: JobQueries> CatchUp<S> {
             let is_open = open.range(range.first..=range.last).next().is_some();
             if is_open && range.lookups + 1 < MAX_LOOKUPS_PER_ID {
                 self.collector.looked_up(range).await;
-                unseen.next = Some(Instant::now() + SLURMDBD_BACKLOG_WAIT);
+                let next = Instant::now() + SLURMDBD_BACKLOG_WAIT * (1 << range.lookups);
+                unseen.next = unseen.next.into_iter().chain([next]).min();
             } else {
-                self.collector.remove_unseen(range).await;
+                let alive = open.range(range.first..=range.last);
+                let alive: Vec<&RunKey> = alive.filter_map(|(_, run)| run.as_ref()).collect();
+                self.collector.remove_unseen(range, &alive).await?;
             }
         }
         self.collector.flush().await?;
         Ok(unseen.next)
     }
 
-    /// Looks up ids, given with the number of the lookup. Returns the number of ends found, and the ids whose end may still arrive.
+    /// Looks up ids. Returns the number of ends found, and the ids whose end may still arrive,
+    /// with the run if accounting has one.
     async fn look_up_batch(
         &self,
-        ids: &BTreeMap<u32, u32>,
-    ) -> Result<(usize, BTreeSet<u32>), Error> {
-        let (mut found, mut open) = (0, BTreeSet::new());
+        ids: &BTreeSet<u32>,
+    ) -> Result<(usize, BTreeMap<u32, Option<RunKey>>), Error> {
+        let (mut found, mut open) = (0, BTreeMap::new());
         let capture_since = self.collector.core().await.meta.capture_since;
-        let all: Vec<u32> = ids.keys().copied().collect();
+        let all: Vec<u32> = ids.iter().copied().collect();
         for some in all.chunks(MAX_IDS_PER_LOOKUP) {
             let rows = self.rows_of(some).await?;
             for job_id in provisional(&rows) {
@@ -104,44 +107,85 @@ impl<S: JobQueries> CatchUp<S> {
                 .filter_map(|row| row.job_id.map(JobId::get))
                 .collect();
             let without_row = some.iter().filter(|id| !with_row.contains(id));
-            open.extend(without_row.filter(|id| ids[id] < MAX_LOOKUPS_WITHOUT_ROW));
-            open.extend(alive.iter().map(|run| run.raw_id));
+            open.extend(without_row.map(|id| (*id, None)));
+            open.extend(alive.into_iter().map(|run| (run.raw_id, Some(run.run))));
             found += ended.len();
             let ended = ended
                 .into_iter()
                 .filter(|run| run.end.is_some_and(|end| end >= capture_since));
             let ended = self.with_codes(ended.collect(), false).await?;
             let readings = ended.into_iter().map(TracedObservation::new).collect();
-            self.collector.absorb(&Cause::Accounting, readings).await?;
+            self.collector
+                .absorb_until_stored(&Cause::Accounting, readings)
+                .await?;
             self.pause(LOOKUP_INTERVAL).await?;
         }
         Ok((found, open))
     }
 
     pub(crate) async fn rows_of(&self, ids: &[u32]) -> Result<Vec<AccountingRecord>, Error> {
-        let query = AccountingQuery::Jobs(ids.iter().filter_map(|id| JobId::new(*id)).collect());
-        self.answered(|| self.slurm.accounting(&query)).await
+        let ids: Vec<JobId> = ids.iter().filter_map(|id| JobId::new(*id)).collect();
+        let ask = |part: Vec<JobId>| async move {
+            self.slurm.accounting(&AccountingQuery::Jobs(part)).await
+        };
+        self.answered(&ids, ask).await
     }
 
     pub(crate) async fn usage_of(&self, jobs: &[JobRef]) -> Result<Vec<UsageRecord>, Error> {
-        self.answered(|| self.slurm.usage(jobs)).await
+        let ask = |part: Vec<JobRef>| async move { self.slurm.usage(&part).await };
+        self.answered(jobs, ask).await
     }
 
-    /// Retries a request until accounting answers.
-    async fn answered<T, F>(&self, ask: impl Fn() -> F) -> Result<T, Error>
+    /// Repeats a request until accounting has answered for everything, in smaller parts if an answer is too large.
+    async fn answered<Q: Clone, T, F>(
+        &self,
+        mut left: &[Q],
+        ask: impl Fn(Vec<Q>) -> F,
+    ) -> Result<Vec<T>, Error>
     where
-        F: Future<Output = Result<T, slurm_client::Error>>,
+        F: Future<Output = Result<Vec<T>, slurm_client::Error>>,
+    {
+        let (mut size, mut answers) = (left.len(), Vec::new());
+        while !left.is_empty() {
+            let (part, rest) = left.split_at(size.min(left.len()));
+            match self.answered_part(part, &ask).await? {
+                Some(answer) => {
+                    answers.extend(answer);
+                    left = rest;
+                }
+                None => size = part.len() / 2,
+            }
+        }
+        Ok(answers)
+    }
+
+    /// Repeats a request until accounting answers; `None` if a smaller one may have an answer.
+    async fn answered_part<Q: Clone, T, F>(
+        &self,
+        part: &[Q],
+        ask: &impl Fn(Vec<Q>) -> F,
+    ) -> Result<Option<Vec<T>>, Error>
+    where
+        F: Future<Output = Result<Vec<T>, slurm_client::Error>>,
     {
         let (mut failures, mut unavailable) = (0, false);
         loop {
-            match unless_stopped(&self.shutdown, ask()).await? {
+            match unless_stopped(&self.shutdown, ask(part.to_vec())).await? {
                 Ok(_) if std::mem::take(&mut unavailable) => {
                     self.slurmdbd.up(RequestCost::Heavy).await?;
                     self.pause(SLURMDBD_BACKLOG_WAIT).await?;
                 }
                 Ok(answer) => {
                     self.slurmdbd.up(RequestCost::Heavy).await?;
-                    return Ok(answer);
+                    return Ok(Some(answer));
+                }
+                Err(error) if error.is_too_much() && part.len() > 1 => {
+                    tracing::warn!(
+                        error = &error as &dyn std::error::Error,
+                        jobs = part.len(),
+                        "accounting lookup too large, repeated in parts"
+                    );
+                    return Ok(None);
                 }
                 Err(error) => {
                     self.slurmdbd.down(RequestCost::Heavy, &error).await?;

@@ -29,14 +29,18 @@ pub fn copy(from: &Path, to: &Path, files: &[&str]) {
     }
 }
 
-/// Publishes a job, waits until a checkpoint covers more than this many entries, and returns the checkpoint.
+/// Publishes a job, waits until a checkpoint covers it and more than this many entries, and returns the checkpoint.
 pub async fn signed_beyond(mesh: &Mesh, job: u32, size: u64) -> String {
     let event = fixtures::job_event(EventType::JobStarted, fixtures::job(job));
     publish(mesh, &event).await;
     let job = job.to_string();
-    mesh.wait_until("the job is in the ledger", || {
-        stdout(&mesh.run(&["events", "--job", &job])).contains("job.started")
-    });
+    let sequence = || {
+        let printed = stdout(&mesh.run(&["events", "--job", &job, "--json"]));
+        let entry: Value = serde_json::from_str(printed.lines().last()?).ok()?;
+        entry["seq"].as_u64()
+    };
+    mesh.wait_until("the job is in the ledger", || sequence().is_some());
+    let size = size.max(sequence().unwrap() - 1);
     let newest = || stdout(&mesh.run(&["ledger", "checkpoint"]));
     mesh.wait_until("it is signed", || size_of(&newest()) > size);
     newest()

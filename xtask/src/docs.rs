@@ -1,12 +1,13 @@
 //! Generated parts of `docs/`: the text between `<!-- generated:NAME -->` and `<!-- /generated -->` comes from the catalogue.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use mesh_events::catalogue::{
-    BUCKETS, CONSUMERS, MESH_REPLAY, ROLES, SLURM_EVENTS, STREAMS, permissions,
+    BUCKETS, CONSUMERS, MESH_REPLAY, ROLES, SLURM_EVENTS, STREAMS, dispatcher_consumers,
+    permissions,
 };
 use mesh_events::{Category, EventType, FactKind};
 
@@ -174,6 +175,15 @@ fn buckets() -> String {
     table
 }
 
+fn placeholders(subject: &str) -> String {
+    let name = dispatcher_consumers().find(|name| subject.split('.').any(|token| token == name));
+    let subject = match name {
+        Some(name) => subject.replace(&name, "webhook-dispatcher-<digit>"),
+        None => subject.to_owned(),
+    };
+    subject.replace("CLUSTER", "<cluster>")
+}
+
 fn roles() -> Result<String> {
     let mut text = String::new();
     for role in ROLES {
@@ -182,13 +192,15 @@ fn roles() -> Result<String> {
         write!(text, "### `{role}`\n\n")?;
         for (may, subjects) in [
             ("publishes", &rights.publish),
-            ("but not", &rights.publish_denied),
             ("subscribes", &rights.subscribe),
         ] {
-            let subjects: Vec<_> = subjects
+            let mut subjects: Vec<_> = subjects
                 .iter()
-                .map(|subject| format!("`{}`", subject.replace("CLUSTER", "<cluster>")))
+                .map(|subject| format!("`{}`", placeholders(subject)))
                 .collect();
+            // Once for all names of a dispatcher's consumers.
+            let mut listed = BTreeSet::new();
+            subjects.retain(|subject| listed.insert(subject.clone()));
             if !subjects.is_empty() {
                 writeln!(text, "- {may}: {}", subjects.join(" "))?;
             }

@@ -80,7 +80,18 @@ impl StoredMessages {
 impl Bus {
     /// Reads every message that a stream has now on a subject, without a consumer.
     pub fn stored_messages(&self, stream: &str, subject: String) -> StoredMessages {
-        StoredMessages(self.direct_reader(stream, subject, Next::Sequence(1), BATCH_SIZE))
+        self.stored_messages_from(stream, subject, 1)
+    }
+
+    /// Like [`Self::stored_messages`], from a sequence on.
+    pub fn stored_messages_from(
+        &self,
+        stream: &str,
+        subject: String,
+        sequence: u64,
+    ) -> StoredMessages {
+        let next = Next::Sequence(sequence.max(1));
+        StoredMessages(self.direct_reader(stream, subject, next, BATCH_SIZE))
     }
 
     /// Like [`Self::stored_messages`], without the messages until a stream sequence.

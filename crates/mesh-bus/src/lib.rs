@@ -63,7 +63,7 @@ pub use publish::{PublishAck, ReplayedEvent};
 pub use retry::Backoff;
 pub use snapshot::{ConsumerPosition, StreamSnapshot};
 pub use state::ClusterState;
-pub use stream::{StoredMessage, StreamState};
+pub use stream::{ConsumerProgress, StoredMessage, StreamState};
 pub use webhooks::WebhookNames;
 
 /// An operation on the bus that failed.

@@ -1,15 +1,18 @@
 //! Reads a stream in order without acknowledgements, for a reader that stores its position itself.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
-use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy, pull};
+use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy, PullConsumer, pull};
+use async_nats::jetstream::stream::ConsumerCreateStrictErrorKind;
 use chrono::{DateTime, Utc};
 use futures_util::{Stream, StreamExt as _, future};
+use mesh_events::catalogue::{DISPATCHER_CONSUMERS, dispatcher_consumers};
 
 use crate::consume::messages;
 use crate::direct::Next;
 use crate::metrics::{self, ConsumerMetrics};
-use crate::{Bus, Error, Message};
+use crate::{BoxError, Bus, Error, Message};
 
 /// Messages per batch.
 const BATCH_SIZE: usize = 256;
@@ -17,6 +20,39 @@ const BATCH_SIZE: usize = 256;
 const INACTIVE_THRESHOLD: Duration = Duration::from_secs(60);
 /// Interval of reads of a replica that lacks the newest messages.
 const REPLICA_LAG: Duration = Duration::from_millis(20);
+
+/// Metadata key of a random number of the reader.
+const READER: &str = "mesh-reader";
+
+/// Deletes a consumer, so that its name is free at once.
+struct DeleteOnDrop {
+    bus: Bus,
+    stream: String,
+    name: String,
+    reader: Option<String>,
+}
+
+impl Drop for DeleteOnDrop {
+    fn drop(&mut self) {
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else {
+            return;
+        };
+        let (bus, stream, name) = (self.bus.clone(), self.stream.clone(), self.name.clone());
+        let reader = self.reader.take();
+        runtime.spawn(async move {
+            let found: Result<PullConsumer, _> =
+                bus.jetstream.get_consumer_from_stream(&name, &stream).await;
+            // Another reader may have taken the name since.
+            let is_own = found.is_ok_and(|found| {
+                found.cached_info().config.metadata.get(READER) == reader.as_ref()
+            });
+            if is_own {
+                // Otherwise the server deletes it later.
+                drop(bus.delete_consumer(&stream, &name).await);
+            }
+        });
+    }
+}
 
 impl Bus {
     /// Streams the messages of a stream from a sequence on, in order and without a gap, in batches of those that are there. Ends when the
@@ -55,29 +91,59 @@ impl Bus {
         }))
     }
 
-    /// A consumer that leaves no trace. Permissions allow creating a consumer only with a name.
+    /// A consumer that leaves no trace.
     pub(crate) fn ephemeral(&self) -> pull::Config {
         pull::Config {
-            name: Some(format!("{}-{:016x}", self.role(), rand::random::<u64>())),
             ack_policy: AckPolicy::None,
             inactive_threshold: INACTIVE_THRESHOLD,
             memory_storage: true,
             num_replicas: 1,
+            // Different for each: the server would share one between two readers with the same configuration.
+            metadata: HashMap::from([(
+                READER.to_owned(),
+                format!("{:016x}", rand::random::<u64>()),
+            )]),
             ..Default::default()
         }
     }
 
+    /// Reads by such a consumer, with the first free one of the names that the dispatcher may use.
     pub(crate) async fn open_ephemeral(
         &self,
         stream: &str,
         config: pull::Config,
     ) -> Result<impl Stream<Item = Message> + use<>, Error> {
-        let consumer = self
-            .jetstream
-            .create_consumer_on_stream(config, stream)
-            .await
-            .map_err(|source| Error::jetstream("read stream", stream)(source.into()))?;
-        messages(consumer, BATCH_SIZE, self.declaring.clone()).await
+        let failed = |source: BoxError| Error::jetstream("read stream", stream)(source);
+        let reader = config.metadata.get(READER).cloned();
+        for name in dispatcher_consumers() {
+            let config = pull::Config {
+                name: Some(name.clone()),
+                ..config.clone()
+            };
+            let created = self
+                .jetstream
+                .create_consumer_strict_on_stream(config, stream);
+            let consumer = match Box::pin(created).await {
+                Ok(consumer) => consumer,
+                Err(error) if error.kind() == ConsumerCreateStrictErrorKind::AlreadyExists => {
+                    continue;
+                }
+                Err(error) => return Err(failed(error.into())),
+            };
+            let end = DeleteOnDrop {
+                bus: self.clone(),
+                stream: stream.to_owned(),
+                name,
+                reader,
+            };
+            let messages = messages(consumer, BATCH_SIZE, self.declaring.clone()).await?;
+            return Ok(messages.inspect(move |_| {
+                let _held = &end;
+            }));
+        }
+        Err(failed(
+            format!("all {DISPATCHER_CONSUMERS} consumers of dispatchers are in use").into(),
+        ))
     }
 
     /// Messages that a stream has on these subjects from `first` on, in order: up to `max` of each subject, and none left out before the

@@ -28,6 +28,7 @@ impl Bus {
                 tracing::info!(stream, consumer = durable, "obsolete consumer deleted");
             }
         }
+        self.retire_legacy_consumers().await?;
         for consumer in CONSUMERS.iter().filter(|consumer| !consumer.per_cluster) {
             self.declare(consumer, "").await?;
         }

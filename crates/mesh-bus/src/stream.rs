@@ -1,5 +1,6 @@
 //! Reads a stream's state and stored messages, for services that must detect gaps.
 
+use async_nats::jetstream::consumer::PullConsumer;
 use async_nats::jetstream::message::StreamMessage;
 use async_nats::jetstream::stream::{RawMessageError, RawMessageErrorKind, Stream};
 use bytes::Bytes;
@@ -33,7 +34,36 @@ pub struct StoredMessage {
     pub stored: DateTime<Utc>,
 }
 
+/// How far a consumer is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ConsumerProgress {
+    /// Stream sequence up to which messages were delivered.
+    pub delivered: u64,
+    /// Stream sequence up to which all messages were acknowledged.
+    pub acknowledged: u64,
+}
+
 impl Bus {
+    /// Reads how far a consumer is.
+    ///
+    /// # Errors
+    /// If it does not exist, or NATS does not answer.
+    pub async fn consumer_progress(
+        &self,
+        stream: &str,
+        name: &str,
+    ) -> Result<ConsumerProgress, Error> {
+        let found: Result<PullConsumer, _> =
+            self.jetstream.get_consumer_from_stream(name, stream).await;
+        let found =
+            found.map_err(|source| Error::jetstream("read consumer", name)(source.into()))?;
+        let info = found.cached_info();
+        Ok(ConsumerProgress {
+            delivered: info.delivered.stream_sequence,
+            acknowledged: info.ack_floor.stream_sequence,
+        })
+    }
+
     /// Reads the state of a stream.
     ///
     /// # Errors

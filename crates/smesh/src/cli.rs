@@ -273,7 +273,9 @@ pub struct Up {
 #[command(after_help = "\
 Stop `smesh up` first. The damaged file is moved aside and never changed. Costs are restored from the ledger, and at the next
 start computed from the events on the bus (14 days) where the ledger lacks them. Webhooks begin again with all events on the bus
-that the audit does not report as delivered. The ledger cannot be recovered this way; restore it from a backup.
+that the audit does not report as delivered. The exporter counts all events on the bus again. Rules of the workflow-trigger do
+nothing again that the audit reports; where it is not known what a rule has done, the rule is paused and names the run or event.
+The ledger cannot be recovered this way; restore it from a backup.
 
 Examples:
   smesh recover cost-engine

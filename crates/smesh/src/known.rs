@@ -3,7 +3,10 @@
 //! Stored for each ledger: the trusted keys and the checkpoint's note; and for each API address, which ledger is there. A ledger is
 //! its oldest key, whose text begins with its origin. So it is the same ledger under another address, and another one under a known
 //! address is refused. The first contact is trusted, unless a ledger of this origin is known. A later checkpoint must be signed by a
-//! trusted key, or by a key that those handed over to. It must be proven to continue the stored one.
+//! trusted key, or by a key that those handed over to. It must be proven to continue the stored one. [`published`] compares with the
+//! checkpoints on NATS.
+
+pub mod published;
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -18,6 +21,7 @@ use ledger_format::merkle::verify_consistency;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use self::published::Position;
 use crate::client::{Client, Query};
 use crate::error::Error;
 
@@ -83,6 +87,11 @@ impl KnownLedgers {
     /// # Errors
     /// If the file cannot be written.
     pub fn store(&self, address: &str, seen: &KnownLedger, instead: bool) -> Result<(), Error> {
+        self.update(|all| all.note(address, seen, instead))
+    }
+
+    /// Changes the content of the file. Nothing is written if the change returns false.
+    fn update(&self, change: impl FnOnce(&mut Known) -> bool) -> Result<(), Error> {
         let failed = |source| Error::io("write", &self.0, source);
         if let Some(folder) = self.0.parent() {
             let mut builder = fs::DirBuilder::new();
@@ -93,7 +102,7 @@ impl KnownLedgers {
         let lock = private().open(lock).map_err(failed)?;
         lock.lock().map_err(failed)?;
         let mut all = self.read()?;
-        if !all.note(address, seen, instead) {
+        if !change(&mut all) {
             return Ok(());
         }
         let text = serde_json::to_string_pretty(&all);
@@ -162,6 +171,9 @@ pub struct Known {
     ledgers: BTreeMap<String, KnownLedger>,
     /// The oldest key of the ledger at each address.
     addresses: BTreeMap<String, String>,
+    /// How far the published checkpoints of each ledger were compared, by its oldest key.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    published: BTreeMap<String, Position>,
 }
 
 impl Known {
@@ -484,10 +496,20 @@ pub async fn guard(client: &Client) -> Result<(), Error> {
 
 /// The error text for a contradiction.
 pub fn refusal(client: &Client, file: &KnownLedgers, reason: &str, known: &KnownLedger) -> Error {
+    refusal_of("an earlier checkpoint", client, file, reason, known)
+}
+
+fn refusal_of(
+    contradicted: &str,
+    client: &Client,
+    file: &KnownLedgers,
+    reason: &str,
+    known: &KnownLedger,
+) -> Error {
     let address = client.address();
     let origin = Checkpoint::unverified(&known.checkpoint).map(|one| one.origin);
     Error::Failed(format!(
-        "the ledger at {address} contradicts an earlier checkpoint of {}: {reason}. Entries were changed or removed, an old backup was restored, or it is another ledger; do not rely on its answers. The checkpoints that were seen are in {}. If its administrators explain it, `smesh ledger accept ORIGIN` trusts the current checkpoint",
+        "the ledger at {address} contradicts {contradicted} of {}: {reason}. Entries were changed or removed, an old backup was restored, or it is another ledger; do not rely on its answers. The checkpoints that were seen are in {}. If its administrators explain it, `smesh ledger accept ORIGIN` trusts the current checkpoint",
         origin.unwrap_or_default(),
         file.path().display(),
     ))

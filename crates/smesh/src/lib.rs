@@ -4,6 +4,7 @@
 //! - [`settings`]: configuration and API address. [`client`]: the API over a Unix socket or TCP. [`show`]: events as text.
 //! - [`backup`]: backups and their restore.
 //! - [`commands`]: one module per command. [`up`]: all services and a nats-server in one process.
+//! - [`known`]: checkpoints that were seen of each ledger. [`reader`]: reads from NATS.
 //! - [`secret_input`]: secrets from files, standard input or a prompt instead of the command line.
 //! - [`slurm_conf`]: slurm.conf as a file, for commands that must work while Slurm is down.
 //!
@@ -15,6 +16,7 @@ pub mod client;
 pub mod commands;
 pub mod error;
 pub mod known;
+pub mod reader;
 pub mod secret_input;
 pub mod settings;
 pub mod show;

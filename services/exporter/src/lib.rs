@@ -20,6 +20,7 @@ use std::path::{Path, PathBuf};
 
 use mesh_bus::Bus;
 use mesh_db::Location;
+use mesh_db::damage::RecoveryMarker;
 use mesh_events::catalogue::SLURM_EVENTS;
 use mesh_runtime::{BoxError, Context, DatabaseStart, RunningService, Service};
 
@@ -47,7 +48,7 @@ impl Service for ExporterService {
         Ok(location.file().map(Path::to_owned))
     }
 
-    const REMEDY: &'static str = "its counters start again from 0, which Prometheus takes for a restart: stop the exporter (or `smesh up`), remove the file, start it again";
+    const REMEDY: &'static str = "counts of events that the bus no longer has (14 days) are lost, which Prometheus takes for a restart: stop the exporter (or `smesh up`), run `smesh recover exporter`, start it again";
 
     async fn damage(file: &Path) -> Result<Option<String>, BoxError> {
         Ok(mesh_db::damage::damage(file).await?)
@@ -71,7 +72,10 @@ impl Service for ExporterService {
         context.watch_nats(Self::NAME, &bus);
         let published = Published::default();
         let router = api::router(published.clone());
-        let batch_size = config.batch_size;
+        let consumption = Consumption {
+            batch_size: config.batch_size,
+            marker: location.file().map(RecoveryMarker::of),
+        };
         let refresher = Refresher {
             bus,
             store: store.clone(),
@@ -81,7 +85,7 @@ impl Service for ExporterService {
             health: pages,
         };
         let run = async move {
-            let running = run(context, &refresher, database, batch_size);
+            let running = run(context, &refresher, database, consumption);
             let ended = Box::pin(running).await;
             // In every case: an unclosed file leaves its log unmerged.
             store.database.close().await;
@@ -92,6 +96,17 @@ impl Service for ExporterService {
             run: Box::pin(run),
         })
     }
+}
+
+/// Creates the tables in a new file.
+///
+/// # Errors
+/// If it cannot be written.
+pub async fn prepare_file(path: PathBuf) -> Result<(), BoxError> {
+    let store = Store::connect(&Location::Sqlite(path))?;
+    store.database.prepare().await?;
+    store.database.close().await;
+    Ok(())
 }
 
 fn configuration(context: &Context) -> Result<(Config, Location), BoxError> {
@@ -110,11 +125,18 @@ fn configuration(context: &Context) -> Result<(Config, Location), BoxError> {
     }
 }
 
+/// How events are read.
+struct Consumption {
+    batch_size: usize,
+    /// If set, all events on the bus are counted. `None` on a database server.
+    marker: Option<RecoveryMarker>,
+}
+
 async fn run(
     context: Context,
     refresher: &Refresher,
     mut database: DatabaseStart<mesh_db::Error>,
-    batch_size: usize,
+    Consumption { batch_size, marker }: Consumption,
 ) -> Result<(), BoxError> {
     let shutdown = context.shutdown;
     let (bus, store) = (&refresher.bus, &refresher.store);
@@ -128,6 +150,13 @@ async fn run(
     database.ok();
     if let Err(mesh_bus::Error::Cancelled) = bus.ready(&shutdown).await {
         return Ok(());
+    }
+    if let Some(marker) = marker.filter(RecoveryMarker::is_set) {
+        store.clear().await?;
+        bus.recreate_consumer(SLURM_EVENTS, ExporterService::NAME)
+            .await?;
+        marker.clear()?;
+        tracing::info!("database was recovered, counting the events on the bus");
     }
     let handler = EventCounter {
         store: store.clone(),

@@ -5,6 +5,7 @@ pub mod intents;
 pub mod outbox;
 pub mod plan;
 pub mod progress;
+pub mod restored;
 pub mod rule_states;
 pub mod schedules;
 pub mod store;

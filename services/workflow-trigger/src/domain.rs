@@ -6,6 +6,7 @@ pub mod guards;
 pub mod index;
 pub mod intent;
 pub mod message;
+pub mod recorded;
 pub mod retry;
 pub mod rule;
 pub mod schedule;

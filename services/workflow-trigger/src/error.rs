@@ -19,6 +19,9 @@ pub enum Error {
         /// What is wrong.
         problem: String,
     },
+    /// The database was recovered and is being restored.
+    #[error("the database was recovered, and what was planned before is being read from the audit")]
+    Restoring,
     /// The bus does not answer.
     #[error("use the bus")]
     Bus(#[from] mesh_bus::Error),
@@ -29,7 +32,7 @@ impl Error {
     pub fn is_unavailable(&self) -> bool {
         match self {
             Self::Database(error) => error.is_unavailable(),
-            Self::TooSlow(_) | Self::Bus(_) => true,
+            Self::TooSlow(_) | Self::Bus(_) | Self::Restoring => true,
             Self::Damaged { .. } => false,
         }
     }

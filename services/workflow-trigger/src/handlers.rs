@@ -24,6 +24,7 @@ use crate::domain::message::SourceMessage;
 use crate::domain::source::Transport;
 use crate::error::Error;
 use crate::metrics;
+use crate::recovery::Recovery;
 
 /// Delay before a batch is retried after a database error.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
@@ -41,6 +42,7 @@ pub(crate) struct EventEvaluator {
     pub recorded: Arc<Notify>,
     /// Condition: the database accepts writes.
     pub database: Condition,
+    pub recovery: Recovery,
 }
 
 /// What an event means beside the rules that it fires.
@@ -64,6 +66,7 @@ impl BatchHandler for EventEvaluator {
         let (mut firings, mut observations) = (Vec::new(), Vec::new());
         let (mut evaluated, mut too_old) = (0, 0);
         for (message, outcome) in messages.iter().zip(&mut outcomes) {
+            let first = firings.len();
             if message.stream == MESH_IN {
                 match incoming(message, &rules) {
                     Ok(found) => {
@@ -71,6 +74,7 @@ impl BatchHandler for EventEvaluator {
                         for event in &found {
                             too_old += fire_incoming(message, event, &rules, &mut firings);
                         }
+                        self.recovery.mark(message, &mut firings[first..]);
                     }
                     Err(reason) => {
                         metrics::events("rejected", 1);
@@ -105,6 +109,7 @@ impl BatchHandler for EventEvaluator {
                 let traceparent = traceparent.unwrap_or_default();
                 firings.extend(firing::of_event(rule, kind, &event, traceparent));
             }
+            self.recovery.mark(message, &mut firings[first..]);
         }
         let storing = self.store_all(&firings, observations);
         let stored = tokio::time::timeout(ATTEMPT_TIMEOUT, storing).await;

@@ -8,6 +8,7 @@
 //! - [`domain`]: pure. Rules, what they do because of an event, guards, retries by cause.
 //! - [`config`]: the rules of `mesh.toml`. `rules_watcher` follows changes of them.
 //! - `handlers`: events in, runs planned, before an event is acknowledged.
+//! - `recovery`: after a loss of the database, what the audit has of it.
 //! - `scheduler`: fires rules at the instants of their schedules.
 //! - `driver`: drives runs with `slurm-submit`, each step stored before the next.
 //! - [`adapters`]: the database. `outbox`: audit entries out.
@@ -24,6 +25,7 @@ pub mod error;
 mod handlers;
 mod metrics;
 mod outbox;
+mod recovery;
 mod rules_watcher;
 mod scheduler;
 
@@ -34,6 +36,7 @@ use std::time::Duration;
 use chrono::Utc;
 use mesh_bus::{Backoff, Bus};
 use mesh_db::Location;
+use mesh_db::damage::RecoveryMarker;
 use mesh_events::catalogue::{MESH_IN, SLURM_EVENTS};
 use mesh_runtime::{BoxError, Context, DatabaseStart, RunningService, Service};
 use slurm_submit::Submitter;
@@ -45,6 +48,7 @@ use config::Config;
 use domain::index::Rules;
 use driver::Driver;
 use handlers::EventEvaluator;
+use recovery::Recovery;
 use rules_watcher::RulesWatcher;
 use scheduler::Scheduler;
 
@@ -70,7 +74,7 @@ impl Service for WorkflowTriggerService {
         Ok(location.file().map(Path::to_owned))
     }
 
-    const REMEDY: &'static str = "without it events of the last hour may fire again: stop the workflow-trigger (or `smesh up`), restore the file from a backup, start it again";
+    const REMEDY: &'static str = "runs that had not ended are given up, and their rules stay paused until somebody has looked: stop the workflow-trigger (or `smesh up`), run `smesh recover workflow-trigger`, start it again";
 
     async fn damage(file: &Path) -> Result<Option<String>, BoxError> {
         Ok(mesh_db::damage::damage(file).await?)
@@ -98,6 +102,7 @@ impl Service for WorkflowTriggerService {
         let database = start.condition.clone();
         let bus = Bus::connect(&context.mesh.nats, Self::NAME).await?;
         context.watch_nats(Self::NAME, &bus);
+        let recovery = Recovery::new(location.file().map(RecoveryMarker::of), &store);
         let rules = watch::Sender::new(Arc::new(rules));
         let (planned, recorded) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
         let router = context.audited(
@@ -120,7 +125,9 @@ impl Service for WorkflowTriggerService {
                 planned: Arc::clone(&planned),
                 recorded: Arc::clone(&recorded),
                 database: database.clone(),
+                recovery: recovery.clone(),
             },
+            recovery,
             scheduler: Scheduler {
                 store: store.clone(),
                 rules: rules.subscribe(),
@@ -160,6 +167,17 @@ impl Service for WorkflowTriggerService {
     }
 }
 
+/// Creates the tables in a new file.
+///
+/// # Errors
+/// If it cannot be written.
+pub async fn prepare_file(path: PathBuf) -> Result<(), BoxError> {
+    let store = Store::connect(&Location::Sqlite(path))?;
+    store.database.prepare().await?;
+    store.database.close().await;
+    Ok(())
+}
+
 /// The section, and what it names.
 struct Configuration {
     config: Config,
@@ -197,6 +215,7 @@ fn configuration(context: &Context) -> Result<Configuration, BoxError> {
 
 struct WorkflowTrigger {
     evaluator: EventEvaluator,
+    recovery: Recovery,
     scheduler: Scheduler,
     driver: Driver,
     watcher: RulesWatcher,
@@ -209,6 +228,7 @@ impl WorkflowTrigger {
     async fn run(self, mut start: DatabaseStart<mesh_db::Error>) -> Result<(), BoxError> {
         let Self {
             evaluator,
+            recovery,
             scheduler,
             driver,
             watcher,
@@ -228,6 +248,11 @@ impl WorkflowTrigger {
         if let Err(mesh_bus::Error::Cancelled) = bus.ready(&shutdown).await {
             return Ok(());
         }
+        // Before anything is planned or sent to Slurm.
+        Box::pin(recovery.restore(&store, &bus, &shutdown)).await?;
+        if shutdown.is_cancelled() {
+            return Ok(());
+        }
         let batch_size = driver.config.batch_size;
         let consume = bus.consume_batches(
             SLURM_EVENTS,
@@ -244,7 +269,7 @@ impl WorkflowTrigger {
             &shutdown,
         );
         // One task for all of it, so that dropping this future stops everything.
-        let (consumed, incoming, (), (), (), (), (), ()) = tokio::join!(
+        let (consumed, incoming, (), (), (), (), (), (), ()) = tokio::join!(
             Box::pin(consume),
             Box::pin(consume_incoming),
             Box::pin(scheduler.run(&shutdown)),
@@ -253,6 +278,7 @@ impl WorkflowTrigger {
             outbox::run(&store, &bus, &recorded, &shutdown),
             watcher.run(),
             expire(&store, driver.config.retention, &shutdown),
+            recovery.end(&bus, &shutdown),
         );
         consumed.and(incoming)?;
         bus.close().await;

@@ -23,8 +23,8 @@ pub(crate) fn users() -> String {
     for role in catalogue::ROLES {
         let rights = catalogue::permissions(role, "testbed").unwrap();
         text.push_str(&format!(
-            "{{ user: \"{role}\", password: \"{role}\", permissions: {{ publish: {{ allow: {:?}, deny: {:?} }}, subscribe: {:?} }} }}\n",
-            rights.publish, rights.publish_denied, rights.subscribe
+            "{{ user: \"{role}\", password: \"{role}\", permissions: {{ publish: {:?}, subscribe: {:?} }} }}\n",
+            rights.publish, rights.subscribe
         ));
     }
     text.push_str("] }\n");

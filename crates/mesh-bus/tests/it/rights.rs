@@ -5,13 +5,15 @@ use std::time::Duration;
 
 use async_nats::jetstream::consumer::{AckPolicy, PullConsumer, pull};
 use async_nats::jetstream::{self, consumer};
+use futures_util::StreamExt as _;
 use mesh_events::EventType::JobStarted;
-use mesh_events::catalogue::{BUCKETS, ROLES, SLURM_EVENTS, STREAMS};
+use mesh_events::catalogue::{BUCKETS, DISPATCHER_CONSUMERS, ROLES, SLURM_EVENTS, STREAMS};
 use mesh_testkit::NatsServer;
 use mesh_testkit::fixtures::{job, job_event};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 
+use crate::PATIENCE;
 use crate::permissions::{async_nats_as, connect_as, users};
 
 /// Verbs of a stream, as nats-server 2.15 has them.
@@ -70,7 +72,11 @@ const CONSUMERS: &[&str] = &[
     "ingest-testbed",
     "ingest-elsewhere",
     "node-watcher-testbed",
+    "node-watcher-elsewhere",
     "wh-0123456789ab",
+    "webhook-dispatcher",
+    "webhook-dispatcher-0",
+    "webhook-dispatcher-f",
     "webhook-dispatcher-0f",
     "anything",
 ];
@@ -93,22 +99,11 @@ fn owns(role: &str, stream: &str, consumer: &str) -> bool {
     )
 }
 
-/// The dispatcher reads by consumers with names not known beforehand: any name except those of this cluster's services.
+/// The dispatcher reads by consumers of its own names, whatever the clusters are called.
 fn is_of_dispatcher(role: &str, stream: &str, consumer: &str) -> bool {
-    let services = [
-        "ledger",
-        "cost-engine",
-        "pending-explainer",
-        "exporter",
-        "workflow-trigger",
-        "ingest-testbed",
-    ];
     role == "webhook-dispatcher"
-        && match stream {
-            "SLURM_EVENTS" => !services.contains(&consumer),
-            "MESH_REPLAY" => true,
-            _ => false,
-        }
+        && ["SLURM_EVENTS", "MESH_REPLAY"].contains(&stream)
+        && ["webhook-dispatcher-0", "webhook-dispatcher-f"].contains(&consumer)
 }
 
 fn reads_bucket(role: &str, stream: &str) -> bool {
@@ -140,9 +135,10 @@ fn reads_bucket(role: &str, stream: &str) -> bool {
 }
 
 fn may_with_stream(role: &str, verb: &str, stream: &str) -> bool {
-    let is_dispatchers = is_of_dispatcher(role, stream, "anything");
-    // What it has delivered, after a loss of its database.
-    let reads_audit = role == "webhook-dispatcher" && stream == "MESH_AUDIT";
+    let is_dispatchers = is_of_dispatcher(role, stream, "webhook-dispatcher-0");
+    // What it has done, after a loss of its database.
+    let reads_audit =
+        ["webhook-dispatcher", "workflow-trigger"].contains(&role) && stream == "MESH_AUDIT";
     let reads = role == "reader"
         && ["SLURM_EVENTS", "MESH_CHECKPOINTS", "MESH_REPLAY"].contains(&stream)
         || is_dispatchers
@@ -186,7 +182,7 @@ fn may_with_consumer(role: &str, verb: &str, stream: &str, consumer: &str) -> bo
         // With a filter in its subject.
         "CONSUMER.CREATE.>" => is_of_dispatcher(role, stream, consumer),
         // The owner compares its consumers with their declaration.
-        "CONSUMER.INFO" => has || role == "webhook-dispatcher" && stream == "SLURM_EVENTS",
+        "CONSUMER.INFO" => has,
         _ => false,
     }
 }
@@ -374,25 +370,21 @@ async fn no_other_role_changes_steals_from_or_deletes_the_consumer_of_the_ledger
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_dispatcher_can_only_delete_consumers_of_endpoints() {
+async fn a_dispatcher_touches_no_consumer_but_its_own_also_of_clusters_that_nobody_named() {
     let nats = NatsServer::start_with(&users()).await;
     let admin = connect_as(&nats, "admin").await;
     let context = jetstream::new(async_nats_as(&nats, "admin").await);
-    let config = pull::Config {
-        durable_name: Some("wh-0123456789ab".into()),
-        ack_policy: AckPolicy::Explicit,
-        ..Default::default()
-    };
-    context
-        .create_consumer_on_stream(config, SLURM_EVENTS)
-        .await
-        .unwrap();
-    let dispatcher = connect_as(&nats, "webhook-dispatcher").await;
-    let former = dispatcher.legacy_consumers().await.unwrap();
-    let names: Vec<&str> = former.iter().map(|one| one.name.as_str()).collect();
-    assert_eq!(names, ["wh-0123456789ab"]);
-    dispatcher.delete_legacy_consumer(&former[0]).await.unwrap();
-    assert!(dispatcher.legacy_consumers().await.unwrap().is_empty());
+    // `users` names one cluster, testbed.
+    let others = ["ledger", "ingest-west", "wh-0123456789ab", "of-the-site"];
+    for name in &others[1..] {
+        let config = pull::Config {
+            durable_name: Some((*name).into()),
+            ack_policy: AckPolicy::Explicit,
+            ..Default::default()
+        };
+        let created = context.create_consumer_on_stream(config, SLURM_EVENTS);
+        created.await.unwrap();
+    }
     let client = async_nats::ConnectOptions::with_user_and_password(
         "webhook-dispatcher".into(),
         "webhook-dispatcher".into(),
@@ -401,12 +393,72 @@ async fn a_dispatcher_can_only_delete_consumers_of_endpoints() {
     .connect(nats.url())
     .await
     .unwrap();
-    for name in ["ledger", "cost-engine", "pending-explainer"] {
-        let subject = format!("$JS.API.CONSUMER.DELETE.{SLURM_EVENTS}.{name}");
-        assert_eq!(ask(&client, &subject, &json!({})).await, None, "{name}");
-        let found: Result<PullConsumer, _> =
-            context.get_consumer_from_stream(name, SLURM_EVENTS).await;
-        assert!(found.is_ok(), "{name}");
+    for name in others {
+        let config = json!({"name": name, "durable_name": name, "ack_policy": "explicit", "filter_subject": "slurm.x"});
+        let change = json!({"stream_name": SLURM_EVENTS, "config": config});
+        for (subject, request) in [
+            (format!("DELETE.{SLURM_EVENTS}.{name}"), json!({})),
+            (format!("CREATE.{SLURM_EVENTS}.{name}"), change.clone()),
+            (format!("CREATE.{SLURM_EVENTS}.{name}.slurm.x"), change),
+        ] {
+            let subject = format!("$JS.API.CONSUMER.{subject}");
+            assert_eq!(ask(&client, &subject, &request).await, None, "{subject}");
+        }
+        let found: PullConsumer = context
+            .get_consumer_from_stream(name, SLURM_EVENTS)
+            .await
+            .unwrap();
+        assert_eq!(found.cached_info().config.filter_subject, "", "{name}");
     }
-    drop(admin);
+    // It reads the positions of former consumers, which the server deletes once nobody reads them.
+    let dispatcher = connect_as(&nats, "webhook-dispatcher").await;
+    let former = dispatcher.legacy_consumers().await.unwrap();
+    let names: Vec<&str> = former.iter().map(|one| one.name.as_str()).collect();
+    assert_eq!(names, ["wh-0123456789ab"]);
+    admin.provision().await.unwrap();
+    let found: PullConsumer = context
+        .get_consumer_from_stream("wh-0123456789ab", SLURM_EVENTS)
+        .await
+        .unwrap();
+    let threshold = found.cached_info().config.inactive_threshold;
+    assert_eq!(threshold, Duration::from_secs(14 * 24 * 3600));
+    admin.delete_legacy_consumer(&former[0]).await.unwrap();
+    assert!(dispatcher.legacy_consumers().await.unwrap().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn dispatchers_share_the_names_of_their_consumers() {
+    let nats = NatsServer::start_with(&users()).await;
+    connect_as(&nats, "admin").await;
+    let ingest = connect_as(&nats, "ingest").await;
+    let dispatcher = connect_as(&nats, "webhook-dispatcher").await;
+    let limit = usize::from(DISPATCHER_CONSUMERS);
+    let mut readers = Vec::new();
+    for _ in 0..limit {
+        readers.push(Box::pin(
+            dispatcher.messages_from(SLURM_EVENTS, 1).await.unwrap(),
+        ));
+    }
+    let full = dispatcher.messages_from(SLURM_EVENTS, 1).await.err();
+    let full = full.unwrap();
+    assert!(format!("{full:?}").contains("in use"), "{full:?}");
+    // Each has every message.
+    ingest
+        .publish(&job_event(JobStarted, job(1)))
+        .await
+        .unwrap();
+    for reader in &mut readers {
+        let batch = tokio::time::timeout(PATIENCE, reader.next()).await;
+        assert_eq!(batch.unwrap().unwrap().len(), 1);
+    }
+    // The name of one that ended is free at once.
+    readers.pop();
+    let again = async {
+        while dispatcher.messages_from(SLURM_EVENTS, 1).await.is_err() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(10), again)
+        .await
+        .unwrap();
 }

@@ -2,6 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
+/// Content of the file when the rest is restored.
+const RESTORED: &[u8] = b"restored\n";
+
 /// The file `<database>.recovered`.
 #[derive(Clone, Debug)]
 pub struct RecoveryMarker(PathBuf);
@@ -19,6 +22,19 @@ impl RecoveryMarker {
 
     pub(super) fn set(&self) -> std::io::Result<()> {
         std::fs::write(&self.0, "")
+    }
+
+    /// True if the rest is restored, but is not certain yet.
+    pub fn is_restored(&self) -> bool {
+        std::fs::read(&self.0).is_ok_and(|content| content == RESTORED)
+    }
+
+    /// Notes that the rest is restored. The marker stays until what is uncertain was handled.
+    ///
+    /// # Errors
+    /// If the file cannot be written.
+    pub fn note_restored(&self) -> std::io::Result<()> {
+        std::fs::write(&self.0, RESTORED)
     }
 
     /// Removes the marker, once the rest is restored.

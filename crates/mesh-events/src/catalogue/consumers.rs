@@ -121,6 +121,15 @@ pub const CONSUMERS: &[Consumer] = &[
 /// Consumers of former versions that stand in the way of the present ones: stream and durable name.
 pub const RETIRED_CONSUMERS: &[(&str, &str)] = &[(MESH_HOOKS, "ingest")];
 
+/// How many consumers of dispatchers a stream can have.
+pub const DISPATCHER_CONSUMERS: u8 = 16;
+
+/// Names of the consumers by which dispatchers read a stream; each takes one that is free. NATS cannot allow a prefix of names, so the
+/// role has a right to each of these.
+pub fn dispatcher_consumers() -> impl Iterator<Item = String> {
+    (0..DISPATCHER_CONSUMERS).map(|number| format!("webhook-dispatcher-{number:x}"))
+}
+
 impl Consumer {
     /// Its durable name, for a cluster.
     pub fn durable(&self, cluster: &str) -> String {

@@ -4,7 +4,7 @@ use super::{
     BUCKET_COORDINATORS, BUCKET_EVIDENCE, BUCKET_EXPLAINER, BUCKET_INGEST, BUCKET_JOB_COUNTS,
     BUCKET_LEASES, BUCKET_LISTING, BUCKET_NODE_LIST, BUCKET_NODES, BUCKET_QUEUE, BUCKET_SPENDING,
     BUCKET_USERS, BUCKET_WEBHOOKS, CONSUMERS, Consumer, MESH_AUDIT, MESH_CHECKPOINTS, MESH_ORDER,
-    MESH_REPLAY, SLURM_EVENTS,
+    MESH_REPLAY, SLURM_EVENTS, dispatcher_consumers,
 };
 use crate::{hooks, subject};
 
@@ -13,8 +13,6 @@ use crate::{hooks, subject};
 pub struct Permissions {
     /// Subjects it may publish to.
     pub publish: Vec<String>,
-    /// Of these, subjects it may not publish to: NATS' wildcards stand for whole tokens, so a prefix of consumer names cannot be allowed.
-    pub publish_denied: Vec<String>,
     /// Subjects it may subscribe to.
     pub subscribe: Vec<String>,
 }
@@ -62,13 +60,11 @@ pub fn permissions(role: &str, cluster: &str) -> Option<Permissions> {
         return Some(Permissions {
             publish: vec![">".into()],
             subscribe: vec![">".into()],
-            ..Permissions::default()
         });
     }
     let cluster = &subject::token(cluster);
     let mut permissions = Permissions {
         publish: published_subjects(role, cluster),
-        publish_denied: Vec::new(),
         subscribe: vec![format!("{}.>", inbox_prefix(role))],
     };
     match role {
@@ -77,10 +73,9 @@ pub fn permissions(role: &str, cluster: &str) -> Option<Permissions> {
             .publish
             .push(format!("$JS.API.DIRECT.GET.{SLURM_EVENTS}")),
         "ledger" => permissions.publish.extend(ledger_api()),
-        "webhook-dispatcher" => {
-            permissions.publish.extend(dispatcher_api());
-            permissions.publish_denied = consumers_of_others(cluster);
-        }
+        "webhook-dispatcher" => permissions.publish.extend(dispatcher_api()),
+        // What it has done, after a loss of its database.
+        "workflow-trigger" => permissions.publish.extend(audit_api()),
         "reader" => permissions.read_streams(),
         _ => {}
     }
@@ -168,14 +163,9 @@ fn ledger_api() -> Vec<String> {
 fn dispatcher_api() -> Vec<String> {
     let of_stream = |stream| {
         let mut api = read_directly(stream).to_vec();
+        api.extend(dispatcher_consumers().flat_map(|name| dispatcher_consumer(stream, &name)));
         api.extend([
-            // The ephemeral consumer by which each dispatcher reads the stream. Nothing is acknowledged.
-            format!("$JS.API.CONSUMER.CREATE.{stream}.*"),
-            format!("$JS.API.CONSUMER.CREATE.{stream}.*.>"),
-            format!("$JS.API.CONSUMER.INFO.{stream}.*"),
-            format!("$JS.API.CONSUMER.MSG.NEXT.{stream}.*"),
-            // Its end, and the removal of the consumers that endpoints had in former versions.
-            format!("$JS.API.CONSUMER.DELETE.{stream}.*"),
+            // Positions of the consumers that endpoints had in former versions.
             format!("$JS.API.CONSUMER.LIST.{stream}"),
             // Only the leader knows whether there are further messages.
             format!("$JS.API.STREAM.MSG.GET.{stream}"),
@@ -187,27 +177,27 @@ fn dispatcher_api() -> Vec<String> {
         .flat_map(of_stream)
         .collect();
     // What it has delivered, after a loss of its database.
-    api.extend(read_directly(MESH_AUDIT));
+    api.extend(audit_api());
+    api
+}
+
+/// Reading the audit.
+fn audit_api() -> Vec<String> {
+    let mut api = read_directly(MESH_AUDIT).to_vec();
+    // Only the leader knows whether there are further messages.
     api.push(format!("$JS.API.STREAM.MSG.GET.{MESH_AUDIT}"));
     api
 }
 
-/// Requests that create, delete or read the consumers of the services on the public bus.
-fn consumers_of_others(cluster: &str) -> Vec<String> {
-    let requests = |consumer: &Consumer| {
-        let (stream, name) = (consumer.stream, consumer.of(cluster));
-        [
-            format!("$JS.API.CONSUMER.CREATE.{stream}.{name}"),
-            format!("$JS.API.CONSUMER.CREATE.{stream}.{name}.>"),
-            format!("$JS.API.CONSUMER.DELETE.{stream}.{name}"),
-            format!("$JS.API.CONSUMER.MSG.NEXT.{stream}.{name}"),
-        ]
-    };
-    CONSUMERS
-        .iter()
-        .filter(|consumer| consumer.stream == SLURM_EVENTS)
-        .flat_map(requests)
-        .collect()
+/// Reading a stream by a consumer of this exact name. Nothing is acknowledged.
+fn dispatcher_consumer(stream: &str, name: &str) -> [String; 5] {
+    [
+        format!("$JS.API.CONSUMER.CREATE.{stream}.{name}"),
+        format!("$JS.API.CONSUMER.CREATE.{stream}.{name}.>"),
+        format!("$JS.API.CONSUMER.INFO.{stream}.{name}"),
+        format!("$JS.API.CONSUMER.MSG.NEXT.{stream}.{name}"),
+        format!("$JS.API.CONSUMER.DELETE.{stream}.{name}"),
+    ]
 }
 
 /// What a service asks of its own consumer, by its exact name. It also repairs it.

@@ -109,6 +109,10 @@ Run it on another host than the ledger's, under another account (with --url), an
 signed by a known key and must provably extend the previous one. The newest checkpoint is stored in known_ledgers.json in
 ~/.local/state/slurm-mesh (or at $SMESH_KNOWN_LEDGERS); every smesh command of this user checks against it.
 
+The checkpoints that the ledger publishes on NATS (MESH_CHECKPOINTS) must fit those of the API: all that were published since the last check, and
+at first contact those of the last day. [mesh.nats] of mesh.toml names the server and the credentials of the role reader; without a url there it is
+the server of `smesh up`.
+
 A contradiction is also reported to the ledger, which records it in the audit (audit.history), its log and the metric
 ledger_contradictions_total.
 
@@ -120,6 +124,9 @@ pub struct LedgerMonitor {
     /// Check once and exit
     #[arg(long)]
     pub once: bool,
+    /// Do not compare with the checkpoints published on NATS
+    #[arg(long)]
+    pub api_only: bool,
     /// Write metrics to this file, for node_exporter's textfile collector
     #[arg(long, value_name = "FILE")]
     pub metrics: Option<PathBuf>,

@@ -1,18 +1,21 @@
-//! `smesh ledger monitor` and `accept`: check repeatedly that a ledger continues the history it showed before.
+//! `smesh ledger monitor` and `accept`: check repeatedly that a ledger continues the history it showed before, and the one that it
+//! published.
 
-use std::fmt::Write as _;
-use std::path::Path;
+mod metrics;
+mod published;
+
 use std::process::ExitCode;
 
-use chrono::Utc;
 use ledger::domain::checkpoint::Checkpoint;
 use reqwest::Method;
 use serde_json::{Value, json};
 use tokio::signal::unix::{SignalKind, signal};
 
+use self::published::Follower;
 use crate::cli::{Global, LedgerMonitor};
 use crate::client::Client;
 use crate::error::Error;
+use crate::known::published::Compared;
 use crate::known::{self, KnownLedger, KnownLedgers, Seen};
 use crate::{settings, show};
 
@@ -31,40 +34,21 @@ pub(super) async fn run(global: &Global, args: &LedgerMonitor) -> Result<ExitCod
 }
 
 async fn follow(global: &Global, args: &LedgerMonitor) -> Result<ExitCode, Error> {
-    let client = settings::client(global)?;
-    let file = file()?;
+    let mut monitor = Monitor {
+        global,
+        args,
+        client: settings::client(global)?,
+        file: file()?,
+        published: match args.api_only {
+            true => None,
+            false => Some(Follower::new(global)?),
+        },
+    };
     loop {
-        match known::check_latest(&client, &file).await {
-            Ok(Seen::Contradiction {
-                reason,
-                known,
-                latest,
-            }) => {
-                write_metrics(args.metrics.as_deref(), Some(&known), true)?;
-                let reported = report(&client, &known).await;
-                let alert = json!({
-                    "contradicted": true, "reason": reason, "seen": known.checkpoint, "shown": latest,
-                    "reported": reported.is_ok(),
-                });
-                if global.json {
-                    show::line(alert)?;
-                } else {
-                    show::line(format!("earlier:\n{}", show::clean(&known.checkpoint)))?;
-                    show::line(format!("current:\n{}", show::clean(&latest)))?;
-                    if let Err(error) = reported {
-                        let error = mesh_runtime::error_chain(&error);
-                        show::line(format!("not reported to the ledger: {error}"))?;
-                    }
-                }
-                return Err(known::refusal(&client, &file, &reason, &known));
-            }
-            Ok(Seen::Known(known)) => {
-                write_metrics(args.metrics.as_deref(), Some(&known), false)?;
-                print_state(global, &known.checkpoint)?;
-            }
-            Ok(Seen::Nothing) if args.once => show::line("there is no checkpoint yet")?,
+        match monitor.check().await {
+            Ok(Check::Done) => {}
+            Ok(Check::Contradicted(alert)) => return Err(alert),
             Err(error) if args.once => return Err(error),
-            Ok(Seen::Nothing) => {}
             // The ledger may recover. Meanwhile the metric of the last success grows old.
             Err(error) => show::line(format!("retrying: {}", mesh_runtime::error_chain(&error)))?,
         }
@@ -75,69 +59,156 @@ async fn follow(global: &Global, args: &LedgerMonitor) -> Result<ExitCode, Error
     }
 }
 
-fn print_state(global: &Global, note: &str) -> Result<(), Error> {
-    let Ok(Checkpoint { origin, size, root }) = Checkpoint::unverified(note) else {
-        return Ok(());
-    };
-    let root = hex::encode(root);
-    if global.json {
-        return show::line(
-            json!({ "contradicted": false, "origin": origin, "size": size, "root": root }),
-        );
-    }
-    show::line(format!(
-        "{} {size} entries, root {root}",
-        show::clean(&origin)
-    ))
+struct Monitor<'a> {
+    global: &'a Global,
+    args: &'a LedgerMonitor,
+    client: Client,
+    file: KnownLedgers,
+    /// `None` if only the API is compared.
+    published: Option<Follower>,
 }
 
-/// Reports a contradiction to the service. The service records it in the audit if one of its keys signed it and it is a real
+/// Result of a check.
+enum Check {
+    Done,
+    /// Reported; the error names the contradiction.
+    Contradicted(Error),
+}
+
+/// A checkpoint that the ledger contradicts.
+struct Contradiction<'a> {
+    source: &'static str,
+    reason: &'a str,
+    /// The contradicted note.
+    seen: &'a str,
+    /// The ledger's present note.
+    shown: &'a str,
+}
+
+impl Monitor<'_> {
+    /// Compares the ledger with its stored state, then with what it published.
+    async fn check(&mut self) -> Result<Check, Error> {
+        match known::check_latest(&self.client, &self.file).await? {
+            Seen::Contradiction {
+                reason,
+                known,
+                latest,
+            } => {
+                let found = Contradiction {
+                    source: "api",
+                    reason: &reason,
+                    seen: &known.checkpoint,
+                    shown: &latest,
+                };
+                self.alert(&known, &found).await?;
+                let alert = known::refusal(&self.client, &self.file, &reason, &known);
+                Ok(Check::Contradicted(alert))
+            }
+            Seen::Known(known) => self.check_published(known).await,
+            Seen::Nothing => {
+                if self.args.once {
+                    show::line("there is no checkpoint yet")?;
+                }
+                Ok(Check::Done)
+            }
+        }
+    }
+
+    async fn check_published(&mut self, known: KnownLedger) -> Result<Check, Error> {
+        let compared = match &mut self.published {
+            None => None,
+            Some(published) => Some(published.compare(&self.client, &self.file).await),
+        };
+        match compared.transpose() {
+            Ok(Some(Compared::Contradiction {
+                reason,
+                known,
+                published,
+            })) => {
+                let found = Contradiction {
+                    source: "published",
+                    reason: &reason,
+                    seen: &published,
+                    shown: &known.checkpoint,
+                };
+                self.alert(&known, &found).await?;
+                let (client, file) = (&self.client, &self.file);
+                let alert = known::published::refusal(client, file, &reason, &known);
+                return Ok(Check::Contradicted(alert));
+            }
+            Ok(Some(Compared::Consistent { ignored, .. })) => {
+                for ignored in ignored {
+                    anstream::eprintln!("{}", show::clean(&ignored));
+                }
+            }
+            Ok(None) => {}
+            // What the API says was compared.
+            Err(error) => {
+                self.write_metrics(&known, false)?;
+                return Err(error);
+            }
+        }
+        self.write_metrics(&known, false)?;
+        self.print_state(&known.checkpoint)?;
+        Ok(Check::Done)
+    }
+
+    fn write_metrics(&self, known: &KnownLedger, contradicted: bool) -> Result<(), Error> {
+        let progress = self.published.as_ref().map(|published| &published.progress);
+        let path = self.args.metrics.as_deref();
+        metrics::write(path, Some(known), progress, contradicted)
+    }
+
+    /// Sets the metric, reports the contradiction to the ledger, and prints both checkpoints.
+    async fn alert(&self, known: &KnownLedger, found: &Contradiction<'_>) -> Result<(), Error> {
+        self.write_metrics(known, true)?;
+        let reported = report(&self.client, found.seen).await;
+        if self.global.json {
+            return show::line(json!({
+                "contradicted": true, "source": found.source, "reason": found.reason, "seen": found.seen, "shown": found.shown,
+                "reported": reported.is_ok(),
+            }));
+        }
+        show::line(format!("earlier:\n{}", show::clean(found.seen)))?;
+        show::line(format!("current:\n{}", show::clean(found.shown)))?;
+        if let Err(error) = reported {
+            let error = mesh_runtime::error_chain(&error);
+            show::line(format!("not reported to the ledger: {error}"))?;
+        }
+        Ok(())
+    }
+
+    fn print_state(&self, note: &str) -> Result<(), Error> {
+        let Ok(Checkpoint { origin, size, root }) = Checkpoint::unverified(note) else {
+            return Ok(());
+        };
+        let root = hex::encode(root);
+        let published = self
+            .published
+            .as_ref()
+            .and_then(|followed| followed.progress.size);
+        if self.global.json {
+            return show::line(json!({
+                "contradicted": false, "origin": origin, "size": size, "root": root, "published_size": published,
+            }));
+        }
+        let published = match published {
+            None => String::new(),
+            Some(size) => format!(", published up to {size} entries"),
+        };
+        show::line(format!(
+            "{} {size} entries, root {root}{published}",
+            show::clean(&origin)
+        ))
+    }
+}
+
+/// Reports a contradicted checkpoint to the service. The service records it in the audit if one of its keys signed it and it is a real
 /// contradiction.
-async fn report(client: &Client, known: &KnownLedger) -> Result<Value, Error> {
-    let seen = json!({ "checkpoint": known.checkpoint });
+async fn report(client: &Client, note: &str) -> Result<Value, Error> {
+    let seen = json!({ "checkpoint": note });
     let path = "/v1/ledger/contradictions";
     client.send_json(Method::POST, path, Some(&seen), &[]).await
-}
-
-/// Writes a file for node_exporter's textfile collector.
-fn write_metrics(
-    path: Option<&Path>,
-    known: Option<&KnownLedger>,
-    contradicted: bool,
-) -> Result<(), Error> {
-    let Some(path) = path else { return Ok(()) };
-    let checkpoint = known.and_then(|known| Checkpoint::unverified(&known.checkpoint).ok());
-    let (origin, size) = checkpoint.map_or_else(Default::default, |one| (one.origin, one.size));
-    let origin = origin.replace('\\', "\\\\").replace('"', "\\\"");
-    let mut text = String::new();
-    for (name, help, value) in [
-        (
-            "smesh_ledger_monitor_contradicted",
-            "1 if the ledger contradicts an earlier checkpoint: act.",
-            i64::from(contradicted),
-        ),
-        (
-            "smesh_ledger_monitor_checkpoint_size",
-            "Number of entries of the newest checkpoint seen.",
-            size.cast_signed(),
-        ),
-        (
-            "smesh_ledger_monitor_compared_seconds",
-            "Time of the last comparison, in seconds since 1970.",
-            Utc::now().timestamp(),
-        ),
-    ] {
-        let labels = format!("{{origin=\"{origin}\"}}");
-        let written = writeln!(
-            text,
-            "# HELP {name} {help}\n# TYPE {name} gauge\n{name}{labels} {value}"
-        );
-        written.map_err(|error| Error::Failed(error.to_string()))?;
-    }
-    let new = path.with_extension("new");
-    std::fs::write(&new, text)
-        .and_then(|()| std::fs::rename(&new, path))
-        .map_err(|source| Error::io("write", path, source))
 }
 
 /// Trusts the present state of the ledger instead of the known one.
@@ -160,6 +231,7 @@ pub(super) async fn accept(global: &Global, origin: &str) -> Result<(), Error> {
         show::line(format!("no more:\n{}", show::clean(&known.checkpoint)))?;
     }
     file.store(&address, &latest, true)?;
+    file.accept_published(&latest)?;
     show::line(format!("from now on:\n{}", show::clean(&latest.checkpoint)))
 }
 

@@ -56,7 +56,7 @@ fn config(global: &Global, args: &NatsConfig) -> Result<(), Error> {
             }
         };
         let roles = ROLES.iter().filter(|role| n == 0 || is_per_cluster(role));
-        let rights = roles.filter_map(|role| Some((*role, rights(role, name, &clusters)?)));
+        let rights = roles.filter_map(|role| Some((*role, catalogue::permissions(role, name)?)));
         users.add(args, leaf_password, &folder, name, rights.collect(), &hook)?;
     }
     if let Some(leaf) = &leaf {
@@ -96,18 +96,6 @@ fn is_per_cluster(role: &str) -> bool {
         Some((rights.publish, rights.subscribe))
     };
     allowed("a") != allowed("b")
-}
-
-/// The rights of a role for a cluster. What is denied to a role that serves all clusters is denied for each of them.
-fn rights(role: &str, cluster: &str, clusters: &[&str]) -> Option<Permissions> {
-    let mut rights = catalogue::permissions(role, cluster)?;
-    for other in clusters.iter().filter(|other| **other != cluster) {
-        let others = catalogue::permissions(role, other)?.publish_denied;
-        rights.publish_denied.extend(others);
-    }
-    rights.publish_denied.sort();
-    rights.publish_denied.dedup();
-    Some(rights)
 }
 
 /// Users of the server, and the files of their secrets.

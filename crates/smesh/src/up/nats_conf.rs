@@ -107,9 +107,8 @@ pub fn user(rights: &Permissions, login: Login<'_>) -> Option<String> {
     };
     writeln!(
         text,
-        "    {{ {login}, permissions: {{\n      publish: {{ allow: [{}], deny: [{}] }}\n      subscribe: {{ allow: [{}] }} }} }}",
+        "    {{ {login}, permissions: {{\n      publish: {{ allow: [{}] }}\n      subscribe: {{ allow: [{}] }} }} }}",
         list(&rights.publish),
-        list(&rights.publish_denied),
         list(&rights.subscribe)
     )
     .ok()?;
@@ -157,7 +156,8 @@ mod tests {
             "{of_hook}"
         );
         assert!(
-            text.contains("deny: [\"$JS.API.CONSUMER.CREATE.SLURM_EVENTS.ingest-c1\""),
+            text.contains("\"$JS.API.CONSUMER.CREATE.SLURM_EVENTS.webhook-dispatcher-f\"")
+                && !text.contains("CONSUMER.CREATE.SLURM_EVENTS.*"),
             "{text}"
         );
         assert!(

@@ -14,6 +14,8 @@ use super::data_dir::DataDir;
 use crate::error::Error;
 
 const COST_ENGINE: &str = cost_engine::CostEngineService::NAME;
+const EXPORTER: &str = exporter::ExporterService::NAME;
+const WORKFLOW_TRIGGER: &str = workflow_trigger::WorkflowTriggerService::NAME;
 
 /// A recovered file.
 pub struct RecoveredFile {
@@ -32,6 +34,8 @@ pub struct RecoveredFile {
 pub async fn file(context: &Context, service: &str) -> Result<RecoveredFile, Error> {
     let file = match service {
         COST_ENGINE => cost_engine::CostEngineService::database_file(context),
+        EXPORTER => exporter::ExporterService::database_file(context),
+        WORKFLOW_TRIGGER => workflow_trigger::WorkflowTriggerService::database_file(context),
         _ => webhook_dispatcher::WebhookDispatcherService::database_file(context),
     };
     let file = file.map_err(|source| Error::Service {
@@ -46,11 +50,15 @@ pub async fn file(context: &Context, service: &str) -> Result<RecoveredFile, Err
     let suffix = format!("damaged-{}", Utc::now().format("%Y%m%dT%H%M%SZ"));
     let recovered = match service {
         COST_ENGINE => damage::recover(&path, &suffix, cost_engine::prepare_file).await,
+        EXPORTER => damage::recover(&path, &suffix, exporter::prepare_file).await,
+        WORKFLOW_TRIGGER => damage::recover(&path, &suffix, workflow_trigger::prepare_file).await,
         _ => damage::recover(&path, &suffix, webhook_dispatcher::prepare_file).await,
     };
     let recovered = recovered.map_err(|error| failed(error.into()))?;
     let restored = match service {
         COST_ENGINE => restore_costs(context, &path).await?,
+        EXPORTER => "the next start counts all events on the bus (14 days); Prometheus takes that for a restart".into(),
+        WORKFLOW_TRIGGER => "the next start reads from the audit what the rules have done, and fires none of it again; runs that had not ended are given up, and their rules are paused until you resume them (`smesh triggers list`); schedules begin from then".into(),
         _ => {
             let prepared = webhook_dispatcher::restore(context).await;
             prepared.map_err(failed)?;
@@ -128,18 +136,13 @@ pub fn ensure_stopped(context: &Context, service: &str) -> Result<(), Error> {
 /// If it cannot. The text says what to do instead.
 pub fn is_recoverable(service: &str) -> Result<(), Error> {
     match service {
-        COST_ENGINE | webhook_dispatcher::WebhookDispatcherService::NAME => Ok(()),
+        COST_ENGINE
+        | EXPORTER
+        | WORKFLOW_TRIGGER
+        | webhook_dispatcher::WebhookDispatcherService::NAME => Ok(()),
         ledger::LedgerService::NAME => Err(Error::Failed(format!(
             "recovered rows of a ledger prove nothing; {}",
             <ledger::LedgerService as Service>::REMEDY
-        ))),
-        exporter::ExporterService::NAME => Err(Error::Failed(format!(
-            "nothing of its file is needed; {}",
-            <exporter::ExporterService as Service>::REMEDY
-        ))),
-        workflow_trigger::WorkflowTriggerService::NAME => Err(Error::Failed(format!(
-            "what its rules have done cannot be recovered; {}",
-            <workflow_trigger::WorkflowTriggerService as Service>::REMEDY
         ))),
         _ => Err(Error::Failed(format!(
             "{service} has no database file: its state is in NATS, and is restored automatically"

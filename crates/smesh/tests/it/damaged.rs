@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::Path;
 
+use mesh_testkit::write_private;
+
 use crate::mesh::{Mesh, stderr, stdout};
 
 /// Page size of SQLite, in bytes.
@@ -11,7 +13,11 @@ const SERVICES: &[(&str, &str)] = &[
     ("ledger", "ledger.db"),
     ("cost-engine", "cost-engine.db"),
     ("webhook-dispatcher", "webhook-dispatcher.db"),
+    ("exporter", "exporter.db"),
+    ("workflow-trigger", "workflow-trigger.db"),
 ];
+/// Turns on the services that are off by default.
+const ENABLED: &str = "\n[exporter]\nenabled = true\n[[workflow-trigger.rules]]\nname = \"manual\"\nowner = \"alice\"\non = { manual = true }\naction = { cancel = \"{{ data.job }}\" }\n";
 
 /// Overwrites a page, counted from the start or, if negative, from the end.
 fn overwrite(path: &Path, page: isize) {
@@ -34,7 +40,10 @@ fn condition_of(mesh: &Mesh, service: &str) -> String {
 }
 
 fn damaged_alone(service: &'static str, file: &str, page: isize) -> Mesh {
-    let mut mesh = Mesh::started();
+    let mut mesh = Mesh::init();
+    let config = fs::read_to_string(mesh.path("mesh.toml")).unwrap();
+    write_private(&mesh.path("mesh.toml"), config + ENABLED);
+    mesh.start();
     mesh.end("-TERM");
     overwrite(&mesh.path("data").join(file), page);
     mesh.spawn();
@@ -91,6 +100,20 @@ fn a_damaged_cost_page_affects_no_other_service_and_is_recovered() {
 fn a_damaged_webhook_page_affects_no_other_service_and_is_recovered() {
     for page in [1, -1] {
         recovers("webhook-dispatcher", "webhook-dispatcher.db", page);
+    }
+}
+
+#[test]
+fn a_damaged_counter_page_affects_no_other_service_and_is_recovered() {
+    for page in [1, -1] {
+        recovers("exporter", "exporter.db", page);
+    }
+}
+
+#[test]
+fn a_damaged_page_of_triggers_affects_no_other_service_and_is_recovered() {
+    for page in [1, -1] {
+        recovers("workflow-trigger", "workflow-trigger.db", page);
     }
 }
 

@@ -13,13 +13,13 @@ use crate::mesh::{Mesh, stderr, stdout};
 use crate::others::with_an_event_of_alice;
 
 /// A running monitor, which prints to a file.
-struct Monitor {
-    child: Child,
+pub struct Monitor {
+    pub child: Child,
     printed: std::path::PathBuf,
 }
 
 impl Monitor {
-    fn start(mesh: &Mesh, name: &str) -> Self {
+    pub fn start(mesh: &Mesh, name: &str) -> Self {
         let printed = mesh.path(name);
         let args = [
             "ledger",
@@ -40,7 +40,7 @@ impl Monitor {
     }
 
     /// The answers so far. Other lines report that the ledger cannot be reached.
-    fn answers(&self) -> Vec<Value> {
+    pub fn answers(&self) -> Vec<Value> {
         let text = fs::read_to_string(&self.printed).unwrap();
         let lines = text.lines();
         lines
@@ -64,7 +64,7 @@ impl Monitor {
 }
 
 /// Stops the mesh and restores an earlier state of its ledger.
-fn set_back(mesh: &mut Mesh, backup: &Path) {
+pub fn set_back(mesh: &mut Mesh, backup: &Path) {
     mesh.end("-TERM");
     copy(
         backup,
@@ -76,7 +76,7 @@ fn set_back(mesh: &mut Mesh, backup: &Path) {
 }
 
 /// A mesh with a copy of its stopped ledger, and the number of entries signed until then.
-async fn with_a_backup() -> (Mesh, std::path::PathBuf, u64) {
+pub async fn with_a_backup() -> (Mesh, std::path::PathBuf, u64) {
     let mut mesh = with_an_event_of_alice(|_| {}).await;
     signed_beyond(&mesh, 8, 0).await;
     mesh.end("-TERM");

@@ -41,18 +41,24 @@ pub async fn with_an_event_of_alice(configure: impl FnOnce(&Mesh)) -> Mesh {
 
 /// Publishes an event as ingest does.
 pub async fn publish(mesh: &Mesh, event: &Event) {
-    let port = std::fs::read_to_string(mesh.path("data/private/nats.port")).unwrap();
-    let config = mesh_bus::Config {
-        url: format!("nats://127.0.0.1:{}", port.trim()),
-        user: Some("ingest".into()),
-        password_file: Some(mesh.path("data/private/nats-passwords/ingest")),
-        provision: false,
-        ..mesh_bus::Config::default()
-    };
-    let bus = Bus::connect(&config, "ingest").await.unwrap();
+    let bus = bus(mesh, "ingest").await;
     bus.publish_until_done(event, &CancellationToken::new())
         .await
         .unwrap();
+}
+
+/// Connects to the mesh's nats-server as a role.
+pub async fn bus(mesh: &Mesh, role: &str) -> Bus {
+    let port = std::fs::read_to_string(mesh.path("data/private/nats.port")).unwrap();
+    let passwords = mesh.path("data/private/nats-passwords");
+    let config = mesh_bus::Config {
+        url: format!("nats://127.0.0.1:{}", port.trim()),
+        user: Some(role.into()),
+        password_file: Some(passwords.join(role)),
+        provision: false,
+        ..mesh_bus::Config::default()
+    };
+    Bus::connect(&config, role).await.unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]

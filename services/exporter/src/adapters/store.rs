@@ -129,6 +129,23 @@ impl Store {
         Ok(())
     }
 
+    /// Removes everything. Counters and the ids of counted events only fit each other if both are whole.
+    ///
+    /// # Errors
+    /// If the database refuses.
+    pub async fn clear(&self) -> Result<(), Error> {
+        for sql in [
+            "DELETE FROM counters",
+            "DELETE FROM counted",
+            "DELETE FROM allocations",
+        ] {
+            let clear = "clear counters";
+            let sql = Sql::new(sql);
+            self.database.change(clear, sql, Vec::new()).await?;
+        }
+        Ok(())
+    }
+
     /// All counters of a cluster.
     ///
     /// # Errors

@@ -1,5 +1,6 @@
 //! An exporter per test, and the snapshots and events that it reads.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use axum::body::Body;
@@ -35,6 +36,10 @@ impl Site {
             folder: tempfile::tempdir().unwrap(),
             more: more.to_owned(),
         }
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
     }
 
     pub async fn start(&self, nats: &NatsServer) -> Exporter {

@@ -7,3 +7,4 @@ mod dashboards;
 mod harness;
 mod pages;
 mod promtool;
+mod recovered;

@@ -64,7 +64,7 @@ pub(super) async fn prepare(
     Ok((near.min().unwrap_or(state.last_sequence), cursors))
 }
 
-/// Takes over the positions of the consumers that endpoints had in former versions, then deletes these consumers.
+/// Takes over the positions of the consumers that endpoints had in former versions, then deletes these consumers if it may.
 async fn take_over_consumers(
     bus: &Bus,
     store: &Store,
@@ -107,12 +107,15 @@ async fn take_over_consumers(
             .begin_cursors(begin.collect(), stream, created)
             .await?;
     }
-    for consumer in &consumers {
-        bus.delete_legacy_consumer(consumer).await?;
+    // Without this right the server deletes them when nobody has read them for some time.
+    if bus.provisions() {
+        for consumer in &consumers {
+            bus.delete_legacy_consumer(consumer).await?;
+        }
     }
     tracing::info!(
         consumers = consumers.len(),
-        "positions of consumers moved to the database, consumers deleted"
+        "positions of consumers moved to the database"
     );
     Ok(())
 }

@@ -42,6 +42,7 @@ impl Store {
         site: &SiteLimits,
         now: DateTime<Utc>,
     ) -> Result<Vec<Planned>, Error> {
+        self.ensure_restored()?;
         let planned = async {
             let mut transaction = self.database.begin().await?;
             // The guards count, so one process at a time plans.
@@ -80,6 +81,15 @@ async fn one(
         });
     }
     let rule = &firing.rule;
+    if firing.is_uncertain {
+        let at = now.timestamp_micros();
+        let cluster = &firing.cause.cluster;
+        let reason = format!(
+            "the database was recovered, and event {} may have fired before: look for its job, then resume the rule",
+            firing.cause.event_id
+        );
+        rule_states::pause_for_recovery(transaction, &rule.id, &reason, cluster, at).await?;
+    }
     let (chain, is_of_own_job) = chain(transaction, firing).await?;
     let (facts, refusals) = facts(transaction, firing, &chain, is_of_own_job, now).await?;
     let decision = guards::check(rule, site, &facts);

@@ -77,6 +77,35 @@ pub(super) async fn note_refusal(
     Ok(())
 }
 
+/// The statement that pauses a rule, if it is not paused.
+pub(super) fn pause_sql(rule: &RuleId, at: i64, by: &str, reason: &str) -> Sql {
+    Sql::new("INSERT INTO rules (owner, name, paused_at, paused_by, reason) VALUES (")
+        .list([
+            (&rule.owner).into(),
+            (&rule.name).into(),
+            at.into(),
+            by.into(),
+            reason.into(),
+        ])
+        .push(") ON CONFLICT (owner, name) DO UPDATE SET paused_at = excluded.paused_at, paused_by = excluded.paused_by, reason = excluded.reason WHERE rules.paused_at IS NULL")
+}
+
+/// Pauses a rule of which it is not known what it has done.
+pub(super) async fn pause_for_recovery(
+    transaction: &mut WriteTransaction,
+    rule: &RuleId,
+    reason: &str,
+    cluster: &str,
+    at: i64,
+) -> Result<(), sqlx::Error> {
+    let sql = pause_sql(rule, at, "", reason);
+    if transaction.conn().execute(&sql).await? > 0 {
+        let entry = outbox::entry(cluster, at, act(rule, "paused", reason, ""));
+        transaction.conn().execute(&entry).await?;
+    }
+    Ok(())
+}
+
 /// The statement after a success of a rule.
 pub(super) fn no_refusal(rule: &RuleId) -> Sql {
     of_rule(
@@ -158,15 +187,7 @@ impl Store {
         now: DateTime<Utc>,
     ) -> Result<(), Error> {
         let at = now.timestamp_micros();
-        let sql = Sql::new("INSERT INTO rules (owner, name, paused_at, paused_by, reason) VALUES (")
-            .list([
-                (&rule.owner).into(),
-                (&rule.name).into(),
-                at.into(),
-                by.into(),
-                reason.into(),
-            ])
-            .push(") ON CONFLICT (owner, name) DO UPDATE SET paused_at = excluded.paused_at, paused_by = excluded.paused_by, reason = excluded.reason WHERE rules.paused_at IS NULL");
+        let sql = pause_sql(rule, at, by, reason);
         let entry = outbox::entry(cluster, at, act(rule, "paused", reason, by));
         self.change("pause rule", sql, vec![entry]).await.map(drop)
     }

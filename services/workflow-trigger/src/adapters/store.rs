@@ -1,5 +1,7 @@
 //! The workflow-trigger's tables: a SQLite file for one process, or a PostgreSQL database.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use mesh_db::sql::{Row, Sql};
@@ -30,6 +32,7 @@ static TABLES: Tables = Tables {
 pub struct Store {
     /// Their database.
     pub database: Database,
+    is_restoring: Arc<AtomicBool>,
 }
 
 impl Store {
@@ -39,7 +42,24 @@ impl Store {
     /// If its file cannot be created.
     pub fn connect(location: &Location) -> Result<Self, Error> {
         let database = Database::connect(&TABLES, location, LIMITS)?;
-        Ok(Self { database })
+        Ok(Self {
+            database,
+            is_restoring: Arc::default(),
+        })
+    }
+
+    /// Forbids planning while a recovered database lacks what was planned before.
+    pub fn set_restoring(&self, is_restoring: bool) {
+        self.is_restoring.store(is_restoring, Ordering::SeqCst);
+    }
+
+    /// # Errors
+    /// [`Error::Restoring`] while planning is forbidden.
+    pub(super) fn ensure_restored(&self) -> Result<(), Error> {
+        match self.is_restoring.load(Ordering::SeqCst) {
+            true => Err(Error::Restoring),
+            false => Ok(()),
+        }
     }
 
     /// Executes statements in one transaction, as [`Database::change`].

@@ -33,6 +33,8 @@ pub struct Firing {
     pub action: Result<PlannedAction, String>,
     /// Key of the queue in which it waits.
     pub queue: Option<String>,
+    /// Whether it may have happened already, in a database that is lost.
+    pub is_uncertain: bool,
 }
 
 /// The firing of a rule by an event of the bus. `None` if the rule retries no such end.
@@ -100,6 +102,7 @@ fn queued(
         key,
         action,
         queue,
+        is_uncertain: false,
     }
 }
 

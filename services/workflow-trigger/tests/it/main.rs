@@ -10,4 +10,5 @@ mod guards;
 mod incoming;
 mod jobs;
 mod killed;
+mod recovered;
 mod support;

@@ -90,8 +90,12 @@ impl Restore {
         // The estimate after a resize has an id of its own, and no row.
         if kind == EventType::CostEstimated && event.id_source.is_some() {
             let resized = Change::Resized.as_str();
-            let stored = transaction.store_mark(cluster, run, resized, occurred, Some(job));
+            let at = (occurred, event.run_seq);
+            let stored = transaction.store_mark((cluster, run), resized, at, Some(job));
             return stored.await.map(drop);
+        }
+        if kind == EventType::CostAccrued {
+            return accrued(transaction, cluster, run, cost).await;
         }
         let amounts = [&cost.total, &cost.estimated, &cost.burn_rate];
         let currency = amounts.into_iter().flatten().next();
@@ -127,7 +131,7 @@ impl Restore {
         match kind {
             EventType::CostEstimated => {
                 transaction.store_cost(&row).await?;
-                transaction.store_start(cluster, user, account, job).await
+                transaction.store_start(event, (user, account), job).await
             }
             EventType::CostFinalized => {
                 transaction.store_cost(&row).await?;
@@ -169,6 +173,22 @@ impl Restore {
     }
 }
 
+/// What is published of a run's accrued cost, so that it is not published again.
+async fn accrued(
+    transaction: &mut Transaction,
+    cluster: &str,
+    run: &str,
+    cost: &CostEvent,
+) -> Result<(), Error> {
+    let Some(known) = transaction.accruals(cluster, run).await? else {
+        return Ok(());
+    };
+    let mut state = known.state;
+    let threshold = micros(&cost.threshold).unwrap_or_default();
+    state.note(seconds(cost.as_of.as_ref()).unwrap_or_default(), threshold);
+    transaction.store_accruals(cluster, run, &state).await
+}
+
 /// What a job event changes of a run apart from its costs.
 async fn job(transaction: &mut Transaction, event: &Event, run: &str) -> Result<(), Error> {
     let (Ok(kind), Some(job)) = (event.kind(), event.job()) else {
@@ -184,7 +204,8 @@ async fn job(transaction: &mut Transaction, event: &Event, run: &str) -> Result<
     };
     let at = seconds(event.occurred_at.as_ref()).unwrap_or_default();
     let job = (change == Change::Resized).then_some(job);
-    let stored = transaction.store_mark(&event.cluster, run, change.as_str(), at, job);
+    let (run, at) = ((event.cluster.as_str(), run), (at, event.run_seq));
+    let stored = transaction.store_mark(run, change.as_str(), at, job);
     stored.await.map(drop)
 }
 

@@ -37,6 +37,7 @@ mod node_costs;
 mod outbox;
 pub mod price_book;
 mod price_book_watcher;
+mod recorded_report;
 pub mod restore;
 mod spending;
 mod tombstones;
@@ -168,9 +169,13 @@ impl Service for CostEngineService {
 /// # Errors
 /// If the configuration is invalid, or the file cannot be used.
 pub async fn restore(context: &Context, file: PathBuf) -> Result<restore::Restore, BoxError> {
-    let prices = configuration(context)?.prices;
+    let configuration = configuration(context)?;
+    let prices = configuration.prices;
     let currency = prices.map(|prices| prices.book.borrow().currency.clone());
-    Ok(restore::Restore::open(file, currency.unwrap_or_default()).await?)
+    let budgets = configuration.budgets;
+    let budgets = budgets.map(|watcher| Vec::clone(&watcher.of_files.borrow()));
+    let restore = restore::Restore::open(file, currency.unwrap_or_default(), budgets);
+    Ok(restore.await?)
 }
 
 /// Creates the tables in a new file.

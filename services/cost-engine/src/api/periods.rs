@@ -13,6 +13,8 @@ use prost::Message as _;
 use serde::Serialize;
 use sha2::{Digest as _, Sha256};
 
+use crate::recorded_report;
+
 use super::response::{self, CostReportRow, Slices};
 use super::{Api, named_period};
 use crate::adapters::{AuditRow, ClosedPeriod, CostGroup, Filter, People};
@@ -113,7 +115,7 @@ pub(super) async fn close(
         closed_by: caller.name.clone(),
         period: name.clone(),
     };
-    let audit = audit_row(&api.cluster, &closed, now);
+    let audit = audit_row(&api.cluster, &closed, &report, now);
     let is_new = api.store.close_period(&closed, &report, &audit).await;
     if is_new.map_err(internal)? {
         api.audit_pending.notify_one();
@@ -162,7 +164,7 @@ async fn report(api: &Api, period: Period, now: DateTime<Utc>) -> Result<(String
     Ok((text, rows))
 }
 
-fn audit_row(cluster: &str, closed: &ClosedPeriod, now: DateTime<Utc>) -> AuditRow {
+fn audit_row(cluster: &str, closed: &ClosedPeriod, report: &str, now: DateTime<Utc>) -> AuditRow {
     let audit_id = uuid::Uuid::new_v4().to_string();
     let entry = AuditEntry {
         id: audit_id.clone(),
@@ -176,6 +178,7 @@ fn audit_row(cluster: &str, closed: &ClosedPeriod, now: DateTime<Utc>) -> AuditR
             report_sha256: closed.digest.clone(),
             rows: closed.rows.unsigned_abs(),
             made_by: closed.closed_by.clone(),
+            report_gzip: recorded_report::compress(report),
         })),
     };
     AuditRow {

@@ -228,10 +228,7 @@ async fn budgets_and_closed_periods_are_back_though_the_file_is_deleted() {
     let config = fs::read_to_string(mesh.path("mesh.toml")).unwrap();
     write_private(
         &mesh.path("mesh.toml"),
-        config.replace(
-            "# price_book = \"price-book.toml\"",
-            "price_book = \"price-book.toml\"\nbudgets = \"budgets.d\"",
-        ),
+        config.replace("# price_book =", "budgets = \"budgets.d\"\nprice_book ="),
     );
     fs::write(mesh.path("price-book.toml"), BILLING).unwrap();
     fs::create_dir(mesh.path("budgets.d")).unwrap();

@@ -228,7 +228,10 @@ async fn budgets_and_closed_periods_are_back_though_the_file_is_deleted() {
     let config = fs::read_to_string(mesh.path("mesh.toml")).unwrap();
     write_private(
         &mesh.path("mesh.toml"),
-        config.replace("# price_book =", "budgets = \"budgets.d\"\nprice_book ="),
+        config.replace(
+            "[cost-engine]\n",
+            "[cost-engine]\nbudgets = \"budgets.d\"\n",
+        ),
     );
     fs::write(mesh.path("price-book.toml"), BILLING).unwrap();
     fs::create_dir(mesh.path("budgets.d")).unwrap();

@@ -79,15 +79,11 @@ impl AccrualPublisher {
         let mut due = Vec::new();
         for run in open {
             let id = (run.keys.cluster.clone(), run.job.run.clone());
-            let mut before = known.remove(&id);
-            if before
-                .as_ref()
-                .is_some_and(|known| known.is_of(&run, &book))
-            {
-                if let Some(run) = before.take_if(|run| run.next > until) {
-                    self.known.insert(id, run);
-                    continue;
-                }
+            let before = known.remove(&id);
+            let is_settled = |known: &KnownRun| known.is_of(&run, &book) && known.next > until;
+            if let Some(known_run) = before.filter(is_settled) {
+                self.known.insert(id, known_run);
+                continue;
             }
             let (is_due, next) = next_tick(&self.rules, &book, &run, until);
             let planned = KnownRun {

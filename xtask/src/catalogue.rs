@@ -1,4 +1,4 @@
-//! Checks that every event type of the catalogue has a producer and a test, and that no code creates a reserved type.
+//! Checks that every event type of the catalogue has a producer and a test.
 
 #[cfg(test)]
 mod tests {
@@ -58,8 +58,18 @@ mod tests {
         })
     }
 
+    /// What is in string literals.
+    fn quoted(code: &str) -> String {
+        let code = code
+            .replace("'\"'", "")
+            .replace("\\\\", "")
+            .replace("\\\"", "");
+        let literals: Vec<&str> = code.split('"').skip(1).step_by(2).collect();
+        literals.join("\n")
+    }
+
     #[test]
-    fn every_published_type_has_a_producer_and_a_test_and_a_reserved_one_has_neither() {
+    fn every_event_type_has_a_producer_and_a_test() {
         let services = Path::new(env!("CARGO_MANIFEST_DIR")).join("../services");
         let table = services.join("../docs/reference/job-events.md");
         let table = fs::read_to_string(table).unwrap();
@@ -70,26 +80,20 @@ mod tests {
                 sources(&services.join(service), &mut code, &mut tests);
             }
             let is_made = contains_token(&code, &format!("EventType::{kind:?}"));
-            // Lives of jobs, nodes and users are tested as words: `submitted started completed`. Those of jobs also by their table.
+            // The table of job events is a test, too: each row runs through the code. Lives of nodes and users are tested as words.
             let is_documented = match kind.category() {
-                Category::Job => {
-                    contains_token(&tests, kind.event()) || contains_token(&table, kind.event())
-                }
-                Category::Node | Category::User => contains_token(&tests, kind.event()),
+                Category::Job => contains_token(&table, kind.event()),
+                Category::Node | Category::User => contains_token(&quoted(&tests), kind.event()),
                 Category::Cost | Category::Queue | Category::Capture => false,
             };
             let is_tested = contains_token(&tests, &kind.to_string())
                 || contains_token(&tests, &format!("EventType::{kind:?}"))
                 || is_documented;
-            match (kind.is_produced(), is_made, is_tested) {
-                (true, true, true) | (false, false, _) => {}
-                (true, false, _) => faults.push(format!("{kind}: no service makes it; reserve it")),
-                (true, true, false) => {
-                    faults.push(format!("{kind}: no test of its service names it"))
-                }
-                (false, true, _) => {
-                    faults.push(format!("{kind}: reserved, and a service makes it"))
-                }
+            if !is_made {
+                faults.push(format!("{kind}: no service makes it; remove it"));
+            }
+            if !is_tested {
+                faults.push(format!("{kind}: no test of its service names it"));
             }
         }
         assert!(faults.is_empty(), "{faults:#?}");

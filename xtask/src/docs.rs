@@ -56,7 +56,7 @@ pub fn replace(text: &str, name: &str, table: &str) -> Result<String> {
 
 fn event_types() -> String {
     let mut table = String::from("| type | identity | meaning |\n| --- | --- | --- |\n");
-    for kind in EventType::produced() {
+    for kind in EventType::ALL {
         let identity = match kind.identity() {
             FactKind::Recorded => "recorded",
             FactKind::Sampled => "sampled",
@@ -68,22 +68,14 @@ fn event_types() -> String {
             &[&format!("`{kind}`"), identity, kind.summary()],
         );
     }
-    let reserved: Vec<_> = EventType::ALL
-        .iter()
-        .filter(|kind| !kind.is_produced())
-        .map(|kind| format!("`{kind}`"))
-        .collect();
-    table.push_str(&format!(
-        "\nReserved, published by nothing and refused in filters: {}.\n",
-        reserved.join(", ")
-    ));
     table
 }
 
 fn subjects() -> String {
     let mut table = String::from("| category | events |\n| --- | --- |\n");
     for category in Category::ALL {
-        let events: Vec<_> = EventType::produced()
+        let events: Vec<_> = EventType::ALL
+            .iter()
             .filter(|kind| kind.category() == category)
             .map(|kind| format!("`{}`", kind.event()))
             .collect();

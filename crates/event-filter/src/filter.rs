@@ -55,11 +55,7 @@ impl FromStr for TypePattern {
                 .find(|category| category.as_str() == word)
                 .map(Self::Category)
                 .ok_or_else(|| UnknownEventType(text.to_owned())),
-            None => match text.parse::<EventType>()? {
-                // The type is never published.
-                kind if !kind.is_produced() => Err(UnknownEventType(text.to_owned())),
-                kind => Ok(Self::One(kind)),
-            },
+            None => Ok(Self::One(text.parse()?)),
         }
     }
 }

@@ -44,7 +44,11 @@ pub fn of(kind: EventType, event: &Event) -> Option<Message> {
                 _ => ("has cost", total(payload)),
             };
             let heading = Text::from(format!("Job {} {word} ", id(job))).and(amount);
-            Message::line(Severity::Info, "🪙", heading, who(event, job))
+            let message = Message::line(Severity::Info, "🪙", heading, who(event, job));
+            match kind {
+                EventType::CostAccrued => message.fact("Burn rate", burn_rate(payload)),
+                _ => message,
+            }
         }
         Payload::User(payload) => {
             let severity = match kind {

@@ -30,8 +30,8 @@ pub struct RecoveredTable {
 /// Result of recovering a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recovered {
-    /// Path of the damaged file after the move.
-    pub damaged: PathBuf,
+    /// Path of the damaged file after the move. `None` if there was none.
+    pub damaged: Option<PathBuf>,
     /// Recovered tables; empty if none was readable.
     pub tables: Vec<RecoveredTable>,
 }
@@ -95,7 +95,7 @@ pub async fn damage(path: &Path) -> Result<Option<String>, sqlx::Error> {
     }
 }
 
-/// Moves a damaged file aside and copies its readable rows into a new one. No other process may
+/// Moves a damaged file aside and copies its readable rows into a new one. An empty file takes the place of a missing one. No other process may
 /// have it open. `prepare` creates the service's tables in the new file. The [`RecoveryMarker`] makes
 /// the next start of the service restore the rest.
 ///
@@ -114,7 +114,7 @@ pub async fn recover<F: Future<Output = Result<(), BoxError>>>(
             moved.map_err(|source| RecoverError::Move { path: from, source })?;
         }
     }
-    let damaged = aside("");
+    let damaged = Some(aside("")).filter(|damaged| damaged.exists());
     let failed = |source| RecoverError::Write {
         path: path.to_owned(),
         source,
@@ -123,11 +123,12 @@ pub async fn recover<F: Future<Output = Result<(), BoxError>>>(
     let marked = RecoveryMarker::of(path).set();
     marked.map_err(|error| failed(error.into()))?;
     prepare(path.to_owned()).await.map_err(failed)?;
-    let tables = copy(path, &damaged).await;
-    Ok(Recovered {
-        damaged,
-        tables: tables.map_err(|error| failed(error.into()))?,
-    })
+    let tables = match &damaged {
+        Some(damaged) => copy(path, damaged).await,
+        None => Ok(Vec::new()),
+    };
+    let tables = tables.map_err(|error| failed(error.into()))?;
+    Ok(Recovered { damaged, tables })
 }
 
 async fn copy(path: &Path, damaged: &Path) -> Result<Vec<RecoveredTable>, sqlx::Error> {
@@ -351,7 +352,7 @@ mod tests {
         };
         assert!(table("t").is_damaged && !table("u").is_damaged);
         assert_eq!((table("t").rows, table("u").rows), (left.len() as i64, 50));
-        assert!(recovered.damaged.exists());
+        assert!(recovered.damaged.unwrap().exists());
         let marker = RecoveryMarker::of(&path);
         assert!(marker.is_set());
         marker.clear().unwrap();
@@ -368,7 +369,7 @@ mod tests {
         assert!(found.contains("not a database"), "{found}");
         let recovered = recover(&path, "damaged", prepare).await.unwrap();
         assert_eq!(recovered.tables, []);
-        assert!(recovered.damaged.exists());
+        assert!(recovered.damaged.unwrap().exists());
         assert_eq!(ids(&path).await, [0; 0]);
     }
 }

@@ -159,7 +159,7 @@ event_types! {
     UserQuotaExceeded = User."quota_exceeded", Sampled, "A budget is used up.";
     UserQuotaCleared = User."quota_cleared", Sampled, "A budget has room again.";
     CostEstimated = Cost."estimated", Recorded, "Burn rate and estimated cost of a run that started.";
-    CostAccrued = Cost."accrued", Derived, "Cost of a running job so far.";
+    CostAccrued = Cost."accrued", Derived, "Cost of a running job so far, when it passes an amount, its rate changes, or an interval is over.";
     CostFinalized = Cost."finalized", Recorded, "Final cost of a run.";
     CostAdjusted = Cost."adjusted", Derived, "A final cost was corrected.";
     QueueExplained = Queue."explained", Derived, "Why a job is pending, who can act, and its expected start.";
@@ -172,16 +172,6 @@ event_types! {
 }
 
 impl EventType {
-    /// Every type that is published.
-    pub fn produced() -> impl Iterator<Item = Self> {
-        Self::ALL.iter().copied().filter(|kind| kind.is_produced())
-    }
-
-    /// False for names that are reserved: no service publishes them yet.
-    pub const fn is_produced(self) -> bool {
-        !matches!(self, Self::CostAccrued)
-    }
-
     /// True for the end of a run: exactly one of these per run.
     pub const fn is_end(self) -> bool {
         matches!(

@@ -271,11 +271,12 @@ pub struct Up {
 /// `smesh recover`
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Stop `smesh up` first. The damaged file is moved aside and never changed. Costs are restored from the ledger, and at the next
-start computed from the events on the bus (14 days) where the ledger lacks them. Webhooks begin again with all events on the bus
-that the audit does not report as delivered. The exporter counts all events on the bus again. Rules of the workflow-trigger do
-nothing again that the audit reports; where it is not known what a rule has done, the rule is paused and names the run or event.
-The ledger cannot be recovered this way; restore it from a backup.
+Stop `smesh up` first. The damaged file is moved aside and never changed. Costs, budgets of the API and closed periods are
+restored from the ledger, also if the file is gone; costs that the ledger lacks are computed at the next start from the events on
+the bus (14 days). Webhooks begin again with all events on the bus that the audit does not report as delivered. The exporter
+counts all events on the bus again. Rules of the workflow-trigger do nothing again that the audit reports; where it is not known
+what a rule has done, the rule is paused and names the run or event. The ledger cannot be recovered this way; restore it from a
+backup.
 
 Examples:
   smesh recover cost-engine
@@ -404,9 +405,9 @@ pub enum CostReportFormat {
 /// `smesh cost report`
 #[derive(Debug, Args)]
 pub struct CostReport {
-    /// 2026-11, 2026-Q4 or 2026
+    /// 2026-11, 2026-Q4 or 2026 [default: this month, UTC]
     #[arg(long, value_name = "PERIOD")]
-    pub period: String,
+    pub period: Option<String>,
     /// Grouping of the costs; not for FOCUS [default: account]
     #[arg(long, value_enum)]
     pub by: Option<CostBy>,
@@ -425,6 +426,12 @@ pub struct CostReport {
     /// File to write [default: standard output]
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
+    /// Print the table again and again, with running jobs until now
+    #[arg(long)]
+    pub watch: bool,
+    /// Interval of --watch, at least 1s
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration, default_value = "10s")]
+    pub interval: Duration,
 }
 
 /// `smesh cost`

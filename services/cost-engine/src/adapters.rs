@@ -1,5 +1,6 @@
 //! The database. No decisions.
 
+mod accruals;
 mod api_budgets;
 mod audit_entries;
 mod budgets;

@@ -14,7 +14,7 @@ pub mod files;
 pub mod forecast;
 pub(crate) mod open_costs;
 pub(crate) mod pending_costs;
-mod published;
+pub(crate) mod published;
 pub mod status;
 pub mod usage;
 pub(crate) mod watcher;
@@ -238,7 +238,7 @@ mod tests {
 
     use super::*;
 
-    const OWN: &str = "[[budget]]\nname = \"own\"\nscope = { user = \"alice\" }\nperiod = \"month\"\namount = 1\n";
+    const OWN: &str = "[[budget]]\nname = \"own\"\nscope = { user = \"alice\", cluster = \"c\" }\nperiod = \"month\"\namount = 1\n";
     const GROUP: &str = "[[budget]]\nname = \"group\"\nscope = { account = [\"a\", \"b\"] }\nperiod = \"month\"\namount = 1\n";
 
     #[test]

@@ -8,8 +8,10 @@ use mesh_events::proto::mesh::event::v1::event::Payload;
 use mesh_events::proto::mesh::event::v1::{Correlation, IdSource, Source};
 use mesh_events::proto::mesh::job::v1::{Job, Usage as JobUsage};
 use mesh_events::{Event, EventId, EventType, SCHEMA_VERSION};
+use pbjson_types::Timestamp;
 use slurm_types::HostList;
 
+use crate::accrual::{Tick, TickReason};
 use crate::domain::money::{Exact, fraction, round_half_even};
 use crate::domain::price::{self, Nodes};
 use crate::domain::{Class, CostCurve, Micros, PriceError, billing, burn};
@@ -176,6 +178,27 @@ pub fn curve(
         Some(factor) => curve.times(factor),
         None => curve,
     })
+}
+
+/// Rates per hour of what a run holds, each with the second from which it applies, as if the run was never suspended.
+///
+/// # Errors
+/// If there is no price for some part of it.
+pub fn burn_rates(
+    book: &PriceBook,
+    history: &RunHistory,
+    newest: &Job,
+    end: i64,
+) -> Result<Vec<(i64, Micros)>, PriceError> {
+    let history = RunHistory {
+        marks: Vec::new(),
+        ..history.clone()
+    };
+    let newest = Job {
+        suspended_seconds: 0,
+        ..newest.clone()
+    };
+    curve(book, &history, &newest, end)?.rates_per_hour()
 }
 
 /// How long after its time limit a run may still appear as running, because termination and clean-up take time.
@@ -426,6 +449,32 @@ fn as_it_ended(snapshot: &Job, record: &Job) -> Job {
         allocations: record.allocations.clone(),
         ..snapshot.clone()
     }
+}
+
+/// The payload of `cost.accrued`.
+pub fn accrued(book: &PriceBook, history: &RunHistory, newest: &Job, tick: &Tick) -> CostEvent {
+    let resized = history.resizes.iter().filter(|(at, _)| *at <= tick.as_of);
+    let job = resized.max_by_key(|(at, _)| *at).map(|(_, job)| job);
+    let job = job.or(history.start.as_ref()).unwrap_or(newest);
+    let start = seconds(newest.start_time.as_ref()).unwrap_or(tick.as_of);
+    CostEvent {
+        job: Some(job.clone()),
+        class: CostClass::Open.into(),
+        burn_rate: Some(money(book, tick.burn_rate)),
+        accrued: Some(money(book, tick.accrued)),
+        as_of: timestamp(tick.as_of),
+        charged_seconds: start.abs_diff(tick.as_of),
+        reason: tick.reason.as_str().to_owned(),
+        threshold: match tick.reason {
+            TickReason::Threshold(threshold) => Some(money(book, threshold)),
+            TickReason::BurnRate | TickReason::Interval => None,
+        },
+        ..described(book)
+    }
+}
+
+fn timestamp(seconds: i64) -> Option<Timestamp> {
+    Some(Timestamp { seconds, nanos: 0 })
 }
 
 fn described(book: &PriceBook) -> CostEvent {

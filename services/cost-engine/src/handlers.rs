@@ -19,6 +19,7 @@ use mesh_events::{Event, EventType, RunKey};
 use mesh_runtime::Condition;
 use tokio::sync::{Notify, watch};
 
+use crate::accrual::AccrualRules;
 use crate::adapters::Store;
 use crate::domain::Class;
 use crate::error::Error;
@@ -36,6 +37,8 @@ const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(10);
 pub(crate) struct JobEvents {
     pub store: Store,
     pub book: watch::Receiver<Arc<PriceBook>>,
+    /// When accrued costs are due.
+    pub rules: Arc<AccrualRules>,
     pub outbox: Outbox,
     /// Notified when costs, or what they are computed from, were committed.
     pub committed: Arc<Notify>,
@@ -79,7 +82,7 @@ impl JobEvents {
         // The same book for the whole batch.
         let book = Arc::clone(&self.book.borrow());
         let events: Vec<_> = messages.iter().map(Message::event).collect();
-        let mut batch = Batch::new(self.store.begin().await?, book);
+        let mut batch = Batch::new(self.store.begin().await?, book, Arc::clone(&self.rules));
         let runs: Vec<_> = events.iter().flatten().filter_map(run_of).collect();
         let keys: Vec<_> = runs
             .iter()

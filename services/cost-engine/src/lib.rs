@@ -16,12 +16,12 @@
 //! - `audit_publisher`: audit entries about closed periods and changed budgets.
 //! - [`focus`]: costs in the format of cloud bills.
 //! - `node_costs`: cost of each node in a period, by category.
+//! - [`accrual`]: when `cost.accrued` of a running job is due, and publishes it.
 //! - `spending`: what people have spent this month, over Unix users and clusters.
 //! - `tombstones`: deletes what is left of runs that never started.
 //! - [`api`]: costs, reports, closed periods, nodes and budgets.
-//!
-//! Deliberately absent: accrual events.
 
+pub mod accrual;
 pub mod adapters;
 pub mod api;
 mod audit_publisher;
@@ -37,6 +37,7 @@ mod node_costs;
 mod outbox;
 pub mod price_book;
 mod price_book_watcher;
+mod recorded_report;
 pub mod restore;
 mod spending;
 mod tombstones;
@@ -44,6 +45,7 @@ pub mod usage;
 #[cfg(test)]
 mod vectors;
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -60,6 +62,7 @@ use tokio_util::sync::CancellationToken;
 pub use config::Config;
 pub use price_book::{PriceBook, PriceBookError};
 
+use accrual::publisher::AccrualPublisher;
 use adapters::Store;
 use budgets::evaluator::{BudgetEvaluator, DailyFacts, Evaluation};
 use budgets::open_costs::CostCurves;
@@ -166,9 +169,13 @@ impl Service for CostEngineService {
 /// # Errors
 /// If the configuration is invalid, or the file cannot be used.
 pub async fn restore(context: &Context, file: PathBuf) -> Result<restore::Restore, BoxError> {
-    let prices = configuration(context)?.prices;
+    let configuration = configuration(context)?;
+    let prices = configuration.prices;
     let currency = prices.map(|prices| prices.book.borrow().currency.clone());
-    Ok(restore::Restore::open(file, currency.unwrap_or_default()).await?)
+    let budgets = configuration.budgets;
+    let budgets = budgets.map(|watcher| Vec::clone(&watcher.of_files.borrow()));
+    let restore = restore::Restore::open(file, currency.unwrap_or_default(), budgets);
+    Ok(restore.await?)
 }
 
 /// Creates the tables in a new file.
@@ -289,9 +296,11 @@ impl CostEngine {
         if let Some(mut follower) = prices {
             let committed = Arc::new(Notify::new());
             let changed_users = ChangedUsers::default();
+            let rules = Arc::new(config.accrual_rules());
             let handler = JobEvents {
                 store: store.clone(),
                 book: follower.book.subscribe(),
+                rules: Arc::clone(&rules),
                 outbox: outbox.clone(),
                 committed: Arc::clone(&committed),
                 changed_users: changed_users.clone(),
@@ -302,6 +311,13 @@ impl CostEngine {
                 book: follower.book.subscribe(),
                 bus: bus.clone(),
                 changed_users,
+            };
+            let accruals = AccrualPublisher {
+                store: store.clone(),
+                book: follower.book.subscribe(),
+                rules,
+                outbox: outbox.clone(),
+                known: HashMap::new(),
             };
             let book = follower.book.subscribe();
             let timer = || ReloadTimer::every(config.reload_interval, shutdown.clone());
@@ -332,12 +348,13 @@ impl CostEngine {
                 &shutdown,
             );
             let follow = follower.follow(timer(), &store);
-            let (consumed, ((), ()), (), (), (), ()) = tokio::join!(
+            let (consumed, ((), ()), (), (), (), (), ()) = tokio::join!(
                 Box::pin(consume),
                 Box::pin(publish),
                 follow,
                 Box::pin(evaluate),
                 Box::pin(sums.run(&shutdown)),
+                Box::pin(accruals.run(&shutdown)),
                 tombstones::run(&store, &shutdown)
             );
             consumed?;

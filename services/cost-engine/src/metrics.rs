@@ -1,6 +1,6 @@
 //! All metrics of this service.
 
-/// Costs computed; labels `kind` (estimated, finalized) and `result` (priced, no_price).
+/// Costs computed; labels `kind` (estimated, accrued, finalized, adjusted) and `result` (priced, no_price).
 const COSTS: &str = "cost_engine_costs_total";
 /// Job events handled; label `result` (used, ignored, repeated, rejected).
 const JOB_EVENTS: &str = "cost_engine_job_events_total";

@@ -1,28 +1,61 @@
 //! Restores the rows of a lost database from what was published: costs as they were, without computing them again, so an edited
-//! price book changes none of them; and of each run what late facts are priced by.
+//! price book changes none of them; and of each run what late facts are priced by. [`budgets`]: what was published of budgets.
+//! [`audit`]: budgets of the API and closed periods.
+
+mod audit;
+mod budgets;
 
 use std::path::PathBuf;
 
 use chrono::DateTime;
 use mesh_db::Location;
+use mesh_events::proto::mesh::audit::v1::AuditEntry;
 use mesh_events::proto::mesh::cost::v1::{CostClass, CostEvent, Money};
 use mesh_events::proto::mesh::event::v1::event::Payload;
 use mesh_events::{Event, EventType, from_timestamp};
+use prost::Message as _;
 
-use crate::adapters::{AdjustmentRow, CostRow, Store, Transaction};
+use self::audit::AuditedActs;
+use self::budgets::PublishedBudgets;
+use crate::adapters::{AdjustmentRow, BudgetState, CostRow, Store, Transaction};
+use crate::budgets::Budget;
 use crate::costing::{self, WasteColumns};
 use crate::domain::{Class, Micros};
 use crate::error::Error;
 use crate::handlers::{Change, run_of};
 use crate::usage::seconds;
 
+/// Types of the recorded events and audit entries that [`Restore`] takes.
+pub const TYPES: &[&str] = &[
+    "job.*",
+    "cost.*",
+    "user.quota_high",
+    "user.quota_exceeded",
+    "user.quota_cleared",
+    "audit.cost",
+];
+
+/// Number of restored rows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RestoredRows {
+    /// Cost events.
+    pub costs: u64,
+    /// Budgets of the API.
+    pub budgets: u64,
+    /// Closed periods.
+    pub periods: u64,
+    /// Closed periods whose reports were not recorded.
+    pub lost_periods: u64,
+}
+
 /// Writes recorded events into a database that no process uses.
 pub struct Restore {
     store: Store,
     /// Of costs without a price, whose events have no amount.
     currency: String,
-    /// Restored cost events.
-    pub costs: u64,
+    budgets: PublishedBudgets,
+    audit: AuditedActs,
+    rows: RestoredRows,
 }
 
 impl Restore {
@@ -30,27 +63,36 @@ impl Restore {
     ///
     /// # Errors
     /// If it cannot be used.
-    pub async fn open(file: PathBuf, currency: String) -> Result<Self, Error> {
+    pub async fn open(
+        file: PathBuf,
+        currency: String,
+        budgets_of_files: Option<Vec<Budget>>,
+    ) -> Result<Self, Error> {
         Ok(Self {
             store: Store::open(&Location::Sqlite(file)).await?,
             currency,
-            costs: 0,
+            budgets: PublishedBudgets::new(budgets_of_files.unwrap_or_default()),
+            audit: AuditedActs::default(),
+            rows: RestoredRows::default(),
         })
     }
 
-    /// Adds `cost.*` and `job.*` events, in the order in which they were recorded. What is there already stays.
+    /// Adds events, in the order in which they were recorded. What is there already stays.
     ///
     /// # Errors
     /// If the database refuses.
     pub async fn add(&mut self, events: &[Event]) -> Result<(), Error> {
         let mut transaction = self.store.begin().await?;
         for event in events {
+            if let Some(Payload::User(payload)) = &event.payload {
+                self.budgets.add(event, payload);
+            }
             let Some(run) = run_of(event) else { continue };
             let key = run.entity_key();
             match &event.payload {
                 Some(Payload::Cost(cost)) => {
                     self.cost(&mut transaction, event, cost, &key).await?;
-                    self.costs += 1;
+                    self.rows.costs += 1;
                 }
                 Some(Payload::Job(_)) => job(&mut transaction, event, &key).await?,
                 _ => {}
@@ -67,9 +109,43 @@ impl Restore {
         transaction.commit().await
     }
 
-    /// Closes the database.
-    pub async fn close(self) {
+    /// Adds audit entries, in the order in which they were recorded.
+    pub fn add_audit(&mut self, entries: &[AuditEntry]) {
+        for entry in entries {
+            self.audit.add(entry);
+        }
+    }
+
+    /// Writes what is known after the last entry, and closes the database.
+    ///
+    /// # Errors
+    /// If the database refuses.
+    pub async fn finish(mut self) -> Result<RestoredRows, Error> {
+        // Those that were not published before the stop are newer than all others.
+        for row in self.store.unpublished_audit_entries().await? {
+            if let Ok(entry) = AuditEntry::decode(row.body.as_slice()) {
+                self.audit.add(&entry);
+            }
+        }
+        let stored = self.store.api_budgets().await?;
+        let contents = stored.iter().map(|(_, content)| content.as_str());
+        let contents = contents.chain(self.audit.contents());
+        let states = self.budgets.states(contents);
+        self.audit.write(&self.store, &mut self.rows).await?;
+        let mut transaction = self.store.begin().await?;
+        let names = states.iter().map(|state| state.budget.clone()).collect();
+        let known = transaction.lock_budgets(names).await?;
+        for state in states {
+            let known = known.get(&state.budget).map_or(&[][..], Vec::as_slice);
+            let is_known =
+                |known: &BudgetState| known.period == state.period && known.events >= state.events;
+            if !known.iter().any(is_known) {
+                transaction.store_budget_state(&state).await?;
+            }
+        }
+        transaction.commit().await?;
         self.store.database.close().await;
+        Ok(self.rows)
     }
 
     async fn cost(
@@ -90,8 +166,12 @@ impl Restore {
         // The estimate after a resize has an id of its own, and no row.
         if kind == EventType::CostEstimated && event.id_source.is_some() {
             let resized = Change::Resized.as_str();
-            let stored = transaction.store_mark(cluster, run, resized, occurred, Some(job));
+            let at = (occurred, event.run_seq);
+            let stored = transaction.store_mark((cluster, run), resized, at, Some(job));
             return stored.await.map(drop);
+        }
+        if kind == EventType::CostAccrued {
+            return accrued(transaction, cluster, run, cost).await;
         }
         let amounts = [&cost.total, &cost.estimated, &cost.burn_rate];
         let currency = amounts.into_iter().flatten().next();
@@ -127,7 +207,7 @@ impl Restore {
         match kind {
             EventType::CostEstimated => {
                 transaction.store_cost(&row).await?;
-                transaction.store_start(cluster, user, account, job).await
+                transaction.store_start(event, (user, account), job).await
             }
             EventType::CostFinalized => {
                 transaction.store_cost(&row).await?;
@@ -169,6 +249,22 @@ impl Restore {
     }
 }
 
+/// What is published of a run's accrued cost, so that it is not published again.
+async fn accrued(
+    transaction: &mut Transaction,
+    cluster: &str,
+    run: &str,
+    cost: &CostEvent,
+) -> Result<(), Error> {
+    let Some(known) = transaction.accruals(cluster, run).await? else {
+        return Ok(());
+    };
+    let mut state = known.state;
+    let threshold = micros(&cost.threshold).unwrap_or_default();
+    state.note(seconds(cost.as_of.as_ref()).unwrap_or_default(), threshold);
+    transaction.store_accruals(cluster, run, &state).await
+}
+
 /// What a job event changes of a run apart from its costs.
 async fn job(transaction: &mut Transaction, event: &Event, run: &str) -> Result<(), Error> {
     let (Ok(kind), Some(job)) = (event.kind(), event.job()) else {
@@ -184,7 +280,8 @@ async fn job(transaction: &mut Transaction, event: &Event, run: &str) -> Result<
     };
     let at = seconds(event.occurred_at.as_ref()).unwrap_or_default();
     let job = (change == Change::Resized).then_some(job);
-    let stored = transaction.store_mark(&event.cluster, run, change.as_str(), at, job);
+    let (run, at) = ((event.cluster.as_str(), run), (at, event.run_seq));
+    let stored = transaction.store_mark(run, change.as_str(), at, job);
     stored.await.map(drop)
 }
 

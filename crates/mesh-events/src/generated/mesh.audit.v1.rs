@@ -362,6 +362,10 @@ pub struct CostPeriodClosed {
     /// Who closed it: a Unix user, `token:<name>`, or the user name or subject of an OIDC identity.
     #[prost(string, tag = "5")]
     pub made_by: ::prost::alloc::string::String,
+    /// The report, compressed with gzip (RFC 1952), so that a cost-engine that lost its database has it again. Empty if it is longer than 512 KiB
+    /// even so, and in entries of early versions.
+    #[prost(bytes = "vec", tag = "6")]
+    pub report_gzip: ::prost::alloc::vec::Vec<u8>,
 }
 /// A budget was made, changed or deleted by the API.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -843,6 +847,9 @@ impl serde::Serialize for CostPeriodClosed {
         if !self.made_by.is_empty() {
             len += 1;
         }
+        if !self.report_gzip.is_empty() {
+            len += 1;
+        }
         let mut struct_ser = serializer.serialize_struct("mesh.audit.v1.CostPeriodClosed", len)?;
         if !self.period.is_empty() {
             struct_ser.serialize_field("period", &self.period)?;
@@ -861,6 +868,11 @@ impl serde::Serialize for CostPeriodClosed {
         if !self.made_by.is_empty() {
             struct_ser.serialize_field("madeBy", &self.made_by)?;
         }
+        if !self.report_gzip.is_empty() {
+            #[allow(clippy::needless_borrow)]
+            #[allow(clippy::needless_borrows_for_generic_args)]
+            struct_ser.serialize_field("reportGzip", pbjson::private::base64::encode(&self.report_gzip).as_str())?;
+        }
         struct_ser.end()
     }
 }
@@ -878,6 +890,8 @@ impl<'de> serde::Deserialize<'de> for CostPeriodClosed {
             "rows",
             "made_by",
             "madeBy",
+            "report_gzip",
+            "reportGzip",
         ];
 
         #[allow(clippy::enum_variant_names)]
@@ -887,6 +901,7 @@ impl<'de> serde::Deserialize<'de> for CostPeriodClosed {
             ReportSha256,
             Rows,
             MadeBy,
+            ReportGzip,
         }
         impl<'de> serde::Deserialize<'de> for GeneratedField {
             fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
@@ -913,6 +928,7 @@ impl<'de> serde::Deserialize<'de> for CostPeriodClosed {
                             "reportSha256" | "report_sha256" => Ok(GeneratedField::ReportSha256),
                             "rows" => Ok(GeneratedField::Rows),
                             "madeBy" | "made_by" => Ok(GeneratedField::MadeBy),
+                            "reportGzip" | "report_gzip" => Ok(GeneratedField::ReportGzip),
                             _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
                         }
                     }
@@ -937,6 +953,7 @@ impl<'de> serde::Deserialize<'de> for CostPeriodClosed {
                 let mut report_sha256__ = None;
                 let mut rows__ = None;
                 let mut made_by__ = None;
+                let mut report_gzip__ = None;
                 while let Some(k) = map_.next_key()? {
                     match k {
                         GeneratedField::Period => {
@@ -971,6 +988,14 @@ impl<'de> serde::Deserialize<'de> for CostPeriodClosed {
                             }
                             made_by__ = Some(map_.next_value()?);
                         }
+                        GeneratedField::ReportGzip => {
+                            if report_gzip__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("reportGzip"));
+                            }
+                            report_gzip__ = 
+                                Some(map_.next_value::<::pbjson::private::BytesDeserialize<_>>()?.0)
+                            ;
+                        }
                     }
                 }
                 Ok(CostPeriodClosed {
@@ -979,6 +1004,7 @@ impl<'de> serde::Deserialize<'de> for CostPeriodClosed {
                     report_sha256: report_sha256__.unwrap_or_default(),
                     rows: rows__.unwrap_or_default(),
                     made_by: made_by__.unwrap_or_default(),
+                    report_gzip: report_gzip__.unwrap_or_default(),
                 })
             }
         }

@@ -46,7 +46,9 @@ pub struct CostEvent {
     #[prost(message, optional, tag = "14")]
     pub delta: ::core::option::Option<Money>,
     /// For `adjusted`: why. `late_fact`: a suspension, resumption, resize, start or correction of the run arrived after its final cost.
-    /// `usage`: accounting has what the run used, so `waste` is known; the cost is the same. Empty otherwise.
+    /// `usage`: accounting has what the run used, so `waste` is known; the cost is the same. For `accrued`: why now. `threshold`: the cost has
+    /// passed an amount. `burn_rate`: the cost per hour has changed by more than a fifth. `interval`: the configured interval is over. Empty
+    /// otherwise.
     #[prost(string, tag = "15")]
     pub reason: ::prost::alloc::string::String,
     /// For `finalized` and `adjusted`: cost by list prices, before discounts and factors. Absent if it is `total`.
@@ -60,6 +62,9 @@ pub struct CostEvent {
     /// without a price.
     #[prost(message, optional, tag = "18")]
     pub waste: ::core::option::Option<Waste>,
+    /// For `accrued` with the reason `threshold`: the amount that the cost has passed, the highest one if several. Absent otherwise.
+    #[prost(message, optional, tag = "19")]
+    pub threshold: ::core::option::Option<Money>,
 }
 /// What a run held and did not use. Efficiencies are facts, amounts are what a smaller request would have saved.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -320,6 +325,9 @@ impl serde::Serialize for CostEvent {
         if self.waste.is_some() {
             len += 1;
         }
+        if self.threshold.is_some() {
+            len += 1;
+        }
         let mut struct_ser = serializer.serialize_struct("mesh.cost.v1.CostEvent", len)?;
         if let Some(v) = self.job.as_ref() {
             struct_ser.serialize_field("job", v)?;
@@ -379,6 +387,9 @@ impl serde::Serialize for CostEvent {
         if let Some(v) = self.waste.as_ref() {
             struct_ser.serialize_field("waste", v)?;
         }
+        if let Some(v) = self.threshold.as_ref() {
+            struct_ser.serialize_field("threshold", v)?;
+        }
         struct_ser.end()
     }
 }
@@ -411,6 +422,7 @@ impl<'de> serde::Deserialize<'de> for CostEvent {
             "list",
             "factor",
             "waste",
+            "threshold",
         ];
 
         #[allow(clippy::enum_variant_names)]
@@ -433,6 +445,7 @@ impl<'de> serde::Deserialize<'de> for CostEvent {
             List,
             Factor,
             Waste,
+            Threshold,
         }
         impl<'de> serde::Deserialize<'de> for GeneratedField {
             fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
@@ -472,6 +485,7 @@ impl<'de> serde::Deserialize<'de> for CostEvent {
                             "list" => Ok(GeneratedField::List),
                             "factor" => Ok(GeneratedField::Factor),
                             "waste" => Ok(GeneratedField::Waste),
+                            "threshold" => Ok(GeneratedField::Threshold),
                             _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
                         }
                     }
@@ -509,6 +523,7 @@ impl<'de> serde::Deserialize<'de> for CostEvent {
                 let mut list__ = None;
                 let mut factor__ = None;
                 let mut waste__ = None;
+                let mut threshold__ = None;
                 while let Some(k) = map_.next_key()? {
                     match k {
                         GeneratedField::Job => {
@@ -621,6 +636,12 @@ impl<'de> serde::Deserialize<'de> for CostEvent {
                             }
                             waste__ = map_.next_value()?;
                         }
+                        GeneratedField::Threshold => {
+                            if threshold__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("threshold"));
+                            }
+                            threshold__ = map_.next_value()?;
+                        }
                     }
                 }
                 Ok(CostEvent {
@@ -642,6 +663,7 @@ impl<'de> serde::Deserialize<'de> for CostEvent {
                     list: list__,
                     factor: factor__.unwrap_or_default(),
                     waste: waste__,
+                    threshold: threshold__,
                 })
             }
         }

@@ -27,11 +27,11 @@ pub(super) async fn run(global: &Global, args: Recover) -> Result<ExitCode, Erro
         )?;
         return Ok(ExitCode::SUCCESS);
     }
-    show::line(format!(
-        "the damaged file is now {}",
-        recovered.damaged.display()
-    ))?;
-    if recovered.tables.is_empty() {
+    match &recovered.damaged {
+        Some(damaged) => show::line(format!("the damaged file is now {}", damaged.display()))?,
+        None => show::line("there was no file; a new one was made")?,
+    }
+    if recovered.damaged.is_some() && recovered.tables.is_empty() {
         show::line("nothing in it is readable; the service starts with an empty database")?;
     }
     for table in &recovered.tables {
@@ -43,8 +43,12 @@ pub(super) async fn run(global: &Global, args: Recover) -> Result<ExitCode, Erro
     }
     show::line(restored)?;
     show::line(format!(
-        "start {} or `smesh up`; delete the damaged file when it is no longer needed",
-        args.service
+        "start {} or `smesh up`{}",
+        args.service,
+        match recovered.damaged {
+            Some(_) => "; delete the damaged file when it is no longer needed",
+            None => "",
+        }
     ))?;
     Ok(ExitCode::SUCCESS)
 }

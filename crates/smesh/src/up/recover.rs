@@ -5,9 +5,9 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use chrono::Utc;
+use cost_engine::restore::RestoredRows;
 use ledger::recorded::RecordedEvents;
 use mesh_db::damage::{self, Recovered};
-use mesh_events::Category;
 use mesh_runtime::{BoxError, Context, Service};
 
 use super::data_dir::DataDir;
@@ -42,7 +42,9 @@ pub async fn file(context: &Context, service: &str) -> Result<RecoveredFile, Err
         service: "configuration",
         source,
     })?;
-    let Some(path) = file.filter(|path| path.exists()) else {
+    // What the cost-engine published is in the ledger, so a lost file is replaced.
+    let is_restorable = |path: &PathBuf| path.exists() || service == COST_ENGINE;
+    let Some(path) = file.filter(is_restorable) else {
         return Err(Error::Failed(format!("{service} has no SQLite file")));
     };
     let _only = DataDir::prepare(&context.mesh.data_dir)?;
@@ -76,36 +78,49 @@ pub async fn file(context: &Context, service: &str) -> Result<RecoveredFile, Err
 /// Restores costs from the ledger. The next start computes those that are only on the bus.
 async fn restore_costs(context: &Context, path: &Path) -> Result<String, Error> {
     let restored = match ledger_costs(context, path).await {
-        Ok(Some((costs, 0))) => format!("{costs} cost events were restored from the ledger"),
-        Ok(Some((costs, missing))) => format!(
-            "{costs} cost events were restored from the ledger; {missing} of its entries were erased, or their archive is not here"
-        ),
-        Ok(None) => "there is no ledger here, so costs of jobs before the events on the bus (14 days) are lost".into(),
+        Ok(Some((restored, missing))) => {
+            let missing = match missing {
+                0 => String::new(),
+                missing => format!("; {missing} of its entries were erased, or their archive is not here"),
+            };
+            let periods = match restored.lost_periods {
+                0 => String::new(),
+                lost => format!("; {lost} closed periods are lost, the ledger has only the SHA-256 of their reports"),
+            };
+            format!(
+                "{} cost events, {} budgets of the API and {} closed periods were restored from the ledger{periods}{missing}",
+                restored.costs, restored.budgets, restored.periods
+            )
+        }
+        Ok(None) => "there is no ledger here, so costs of jobs before the events on the bus (14 days), budgets of the API and closed periods are lost".into(),
         Err(error) => format!(
-            "the ledger is not readable, so costs of jobs before the events on the bus (14 days) are lost: {}",
+            "the ledger is not readable, so costs of jobs before the events on the bus (14 days), budgets of the API and closed periods are lost: {}",
             mesh_runtime::error_chain(&*error)
         ),
     };
     Ok(restored)
 }
 
-/// The number of restored cost events, and of ledger entries that are gone. `None` without a ledger on this host.
-async fn ledger_costs(context: &Context, path: &Path) -> Result<Option<(u64, u64)>, BoxError> {
-    let categories = [Category::Job, Category::Cost];
-    let Some(mut recorded) = RecordedEvents::open(context, &categories).await? else {
+/// What was restored, and the number of ledger entries that are gone. `None` without a ledger on this host.
+async fn ledger_costs(
+    context: &Context,
+    path: &Path,
+) -> Result<Option<(RestoredRows, u64)>, BoxError> {
+    let Some(mut recorded) = RecordedEvents::open(context, cost_engine::restore::TYPES).await?
+    else {
         return Ok(None);
     };
     let mut restore = cost_engine::restore(context, path.to_owned()).await?;
     loop {
-        let events = recorded.next().await?;
-        if events.is_empty() {
+        let page = recorded.next().await?;
+        if page.is_empty() {
             break;
         }
-        restore.add(&events).await?;
+        restore.add(&page.events).await?;
+        restore.add_audit(&page.audit);
     }
-    let costs = restore.costs;
-    restore.close().await;
-    Ok(Some((costs, recorded.missing)))
+    let restored = restore.finish().await?;
+    Ok(Some((restored, recorded.missing)))
 }
 
 fn failed(error: BoxError) -> Error {

@@ -369,3 +369,27 @@ async fn the_log_filter_of_a_running_process_is_shown_and_changed() {
     assert_eq!(wrong.status.code(), Some(1), "{}", stdout(&wrong));
     assert!(stderr(&wrong).contains("filter"), "{}", stderr(&wrong));
 }
+
+#[test]
+fn a_report_is_printed_again_and_again() {
+    use std::io::{BufRead as _, BufReader};
+    let mesh = Mesh::started();
+    let mut child = mesh
+        .smesh(&["cost", "report", "--watch", "--interval", "1s"])
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let times = lines
+        .map(Result::unwrap)
+        .filter(|line| line.starts_with("as of "));
+    let mut times: Vec<String> = times.take(3).collect();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    times.dedup();
+    assert_eq!(times.len(), 3, "{times:?}");
+    for refused in [["--format", "csv"], ["--interval", "10ms"], ["-o", "x"]] {
+        let output = mesh.run(&[&["cost", "report", "--watch"], &refused[..]].concat());
+        assert_eq!(output.status.code(), Some(64), "{output:?}");
+    }
+}

@@ -157,8 +157,13 @@ impl Mesh {
 
     /// The answer of `/readyz`, ready or not.
     pub fn readiness(&self) -> serde_json::Value {
+        self.get("/readyz")
+    }
+
+    /// The answer of the API, of whatever status.
+    pub fn get(&self, path: &str) -> serde_json::Value {
         let mut stream = UnixStream::connect(self.path("data/api.sock")).unwrap();
-        write!(stream, "GET /readyz HTTP/1.0\r\nHost: mesh\r\n\r\n").unwrap();
+        write!(stream, "GET {path} HTTP/1.0\r\nHost: mesh\r\n\r\n").unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).unwrap();
         let body = answer.split_once("\r\n\r\n").unwrap().1;

@@ -209,3 +209,96 @@ async fn deliveries_are_neither_lost_nor_repeated() {
         mesh.wait_until("all outcomes", || state(&mesh, name, "delivered") == 4);
     }
 }
+
+fn json(mesh: &Mesh, args: &[&str]) -> Value {
+    let output = mesh.run(&[&["--json"], args].concat());
+    serde_json::from_str(&stdout(&output)).unwrap_or_default()
+}
+
+/// Budgets as they are listed, without what changes with time.
+fn budget(mesh: &Mesh, name: &str) -> Value {
+    let answer = json(mesh, &["budget", "show", name]);
+    let keys = ["name", "amount_micros", "settled_micros", "threshold"];
+    keys.map(|key| answer[key].clone()).into_iter().collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn budgets_and_closed_periods_are_back_though_the_file_is_deleted() {
+    let mut mesh = Mesh::init();
+    let config = fs::read_to_string(mesh.path("mesh.toml")).unwrap();
+    write_private(
+        &mesh.path("mesh.toml"),
+        config.replace(
+            "[cost-engine]\n",
+            "[cost-engine]\nbudgets = \"budgets.d\"\n",
+        ),
+    );
+    fs::write(mesh.path("price-book.toml"), BILLING).unwrap();
+    fs::create_dir(mesh.path("budgets.d")).unwrap();
+    mesh.start();
+    // 16 cents, of two budgets.
+    run_job(&mesh, 1, 3_610).await;
+    let set = |name: &str, amount: &str| {
+        let text = format!(
+            "[[budget]]\nname = \"{name}\"\nscope = {{ account = \"physics\" }}\nfrom = 2025-11-01\nto = 2090-01-01\namount = \"{amount}\"\n"
+        );
+        let file = mesh.path("budget.toml");
+        fs::write(&file, text).unwrap();
+        let output = mesh.run(&["budget", "set", file.to_str().unwrap()]);
+        assert!(output.status.success(), "{output:?}");
+    };
+    set("used", "0.15");
+    set("left", "1.00");
+    set("left", "1.50");
+    set("gone", "1.00");
+    assert!(mesh.run(&["budget", "delete", "gone"]).status.success());
+    let closed = mesh.run(&["cost", "close", "2025-11"]);
+    assert!(closed.status.success(), "{closed:?}");
+    let entries = |mesh: &Mesh, types: &str| {
+        let output = mesh.run(&["--json", "events", "--type", types]);
+        stdout(&output).lines().count()
+    };
+    mesh.wait_until("everything is recorded", || {
+        entries(&mesh, "user.quota_exceeded") == 1 && entries(&mesh, "audit.cost") == 6
+    });
+    let period = |mesh: &Mesh| mesh.get("/v1/costs/periods/2025-11");
+    let before = (budget(&mesh, "used"), budget(&mesh, "left"), period(&mesh));
+    assert_eq!(
+        before.0,
+        serde_json::json!(["used", "150000", "160000", 100])
+    );
+    assert_eq!(before.1[1], "1500000");
+    let report = before.2["report"].as_str().unwrap();
+    assert!(report.contains("160000"), "{report}");
+
+    mesh.end("-TERM");
+    for side in ["", "-wal", "-shm"] {
+        let file = mesh.path(&format!("data/cost-engine.db{side}"));
+        if file.exists() {
+            fs::remove_file(file).unwrap();
+        }
+    }
+    let printed = recover(&mut mesh, "cost-engine");
+    assert!(
+        printed.contains("2 budgets of the API and 1 closed periods"),
+        "{printed}"
+    );
+    mesh.wait_until("the budgets are evaluated", || {
+        budget(&mesh, "used")[0] == "used" && budget(&mesh, "left")[0] == "left"
+    });
+    let after = (budget(&mesh, "used"), budget(&mesh, "left"), period(&mesh));
+    assert_eq!(after, before);
+    assert!(!mesh.run(&["budget", "show", "gone"]).status.success());
+    // A crossing after the start is published. That of before is not published again, although the bus would not notice.
+    run_job(&mesh, 2, 20_010).await;
+    mesh.wait_until("the other budget is passed", || {
+        budget(&mesh, "left")[3] == 50
+    });
+    let log = fs::read_to_string(mesh.path("up.log")).unwrap();
+    let of = |name: &str| {
+        let crossed =
+            |line: &&str| line.contains("budget crossed a threshold") && line.contains(name);
+        log.lines().filter(crossed).count()
+    };
+    assert_eq!((of("budget/used"), of("budget/left")), (1, 1), "{log}");
+}

@@ -54,6 +54,23 @@ impl Store {
         Ok(changed.await?)
     }
 
+    /// Stores a budget that an audit entry has. False if there is one of its name.
+    ///
+    /// # Errors
+    /// If the database refuses.
+    pub async fn restore_budget(
+        &self,
+        (name, content): (&str, &str),
+        (by, at): (&str, i64),
+    ) -> Result<bool, Error> {
+        let sql =
+            Sql::new("INSERT INTO api_budgets (name, content, changed_by, changed_at) VALUES (")
+                .list([name.into(), content.into(), by.into(), at.into()])
+                .push(") ON CONFLICT (name) DO NOTHING");
+        let changed = self.database.change("restore budget", sql, Vec::new());
+        Ok(changed.await?)
+    }
+
     /// Removes a budget with this content, with the audit entry about it. False if it does not exist or has another content.
     ///
     /// # Errors

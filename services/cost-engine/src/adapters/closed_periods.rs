@@ -31,21 +31,20 @@ impl Store {
         report: &str,
         audit: &AuditRow,
     ) -> Result<bool, Error> {
-        let sql = Sql::new(
-            "INSERT INTO closed_periods (period, report, digest, report_rows, closed_at, closed_by) VALUES (",
-        )
-        .list([
-            (&closed.period).into(),
-            report.into(),
-            (&closed.digest).into(),
-            closed.rows.into(),
-            closed.closed_at.into(),
-            (&closed.closed_by).into(),
-        ])
-        .push(") ON CONFLICT DO NOTHING");
+        let sql = insertion(closed, report);
         let changed = self
             .database
             .change("close period", sql, vec![audit.insertion()]);
+        Ok(changed.await?)
+    }
+
+    /// Stores a closed period that an audit entry has. False if it is stored.
+    ///
+    /// # Errors
+    /// If the database refuses.
+    pub async fn restore_period(&self, closed: &ClosedPeriod, report: &str) -> Result<bool, Error> {
+        let sql = insertion(closed, report);
+        let changed = self.database.change("restore period", sql, Vec::new());
         Ok(changed.await?)
     }
 
@@ -78,6 +77,21 @@ impl Store {
         let found: Result<_, sqlx::Error> = rows.first().map(with_report).transpose();
         found.map_err(Error::database(ACTION))
     }
+}
+
+fn insertion(closed: &ClosedPeriod, report: &str) -> Sql {
+    Sql::new(
+        "INSERT INTO closed_periods (period, report, digest, report_rows, closed_at, closed_by) VALUES (",
+    )
+    .list([
+        (&closed.period).into(),
+        report.into(),
+        (&closed.digest).into(),
+        closed.rows.into(),
+        closed.closed_at.into(),
+        (&closed.closed_by).into(),
+    ])
+    .push(") ON CONFLICT DO NOTHING")
 }
 
 fn read(row: &Row) -> Result<ClosedPeriod, sqlx::Error> {

@@ -1,4 +1,4 @@
-//! The partitions of each node now, without its history.
+//! Every node that had a change, with its partitions now.
 
 use std::collections::HashMap;
 

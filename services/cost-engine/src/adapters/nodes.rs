@@ -41,7 +41,7 @@ impl Store {
         const ACTION: &str = "read changes of nodes";
         // Per node, so that each lookup reads a part of the index, however old the history is.
         let mut sql = Sql::new(
-            "SELECT s.cluster, s.node, s.at, s.seq, s.state, s.instance_id, s.partition_name FROM nodes n
+            "SELECT s.cluster, s.node, s.at, s.seq, s.state, s.instance_id, s.partition_name FROM node_partitions n
              JOIN node_states s ON s.cluster = n.cluster AND s.node = n.node
              WHERE s.at >= COALESCE((SELECT MAX(b.at) FROM node_states b WHERE b.cluster = n.cluster AND b.node = n.node AND b.at <= ",
         )
@@ -83,10 +83,6 @@ impl Transaction {
     /// # Errors
     /// If the database refuses.
     pub async fn store_node(&mut self, change: &NodeChange) -> Result<bool, Error> {
-        let sql = Sql::new("INSERT INTO nodes (cluster, node) VALUES (")
-            .list([(&change.cluster).into(), (&change.node).into()])
-            .push(") ON CONFLICT DO NOTHING");
-        self.run("store node", &sql).await?;
         let sql = Sql::new(
             "INSERT INTO node_states (cluster, node, at, seq, state, instance_id, partition_name) VALUES (",
         )

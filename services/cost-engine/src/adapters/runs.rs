@@ -4,11 +4,13 @@ use std::sync::Arc;
 
 use mesh_db::pool::{Conn, WriteTransaction};
 use mesh_db::sql::{Row, Sql, Value};
+use mesh_events::Event;
 use mesh_events::proto::mesh::job::v1::Job;
 use prost::Message as _;
 use sha2::{Digest as _, Sha256};
 
 use super::Store;
+use super::accruals::envelope;
 use crate::domain::suspension::SuspensionChange;
 use crate::error::Error;
 use crate::usage::{RunHistory, pricing_facts, tags};
@@ -91,20 +93,23 @@ impl Transaction {
         history(run, stored.as_ref(), &marks)
     }
 
-    /// Stores the start of a run. The first snapshot is kept, and an ended run stays ended.
+    /// Stores the start of a run, with what later events about its cost have of this one. The first snapshot is kept, and an ended run
+    /// stays ended.
     ///
     /// # Errors
     /// If the database refuses.
     pub async fn store_start(
         &mut self,
-        cluster: &str,
-        user: &str,
-        account: &str,
+        event: &Event,
+        (user, account): (&str, &str),
         job: &Job,
     ) -> Result<(), Error> {
-        let facts = pricing_facts(job).encode_to_vec();
-        let sql = new_run(cluster, user, account, job, "open", "start_job")
+        let (facts, envelope) = (pricing_facts(job).encode_to_vec(), envelope(event));
+        let cluster = event.cluster.as_str();
+        let sql = new_run(cluster, user, account, job, "open", "start_job, start_event")
             .bind(facts.as_slice())
+            .push(", ")
+            .bind(envelope.as_slice())
             .push(
                 ") ON CONFLICT (cluster, run) DO UPDATE SET start_job = excluded.start_job WHERE runs.start_job IS NULL",
             );
@@ -129,7 +134,8 @@ impl Transaction {
             .push(", ")
             .bind(facts.as_slice())
             .push(
-                ") ON CONFLICT (cluster, run) DO UPDATE SET state = 'ended', ended_at = excluded.ended_at, end_job = excluded.end_job",
+                ") ON CONFLICT (cluster, run) DO UPDATE SET state = 'ended', ended_at = excluded.ended_at, end_job = excluded.end_job,
+                   start_event = NULL",
             );
         self.run("store end", &sql).await.map(drop)
     }
@@ -152,19 +158,20 @@ impl Transaction {
     /// If the database refuses.
     pub async fn store_mark(
         &mut self,
-        cluster: &str,
-        run: &str,
+        (cluster, run): (&str, &str),
         kind: &str,
-        at: i64,
+        (at, run_seq): (i64, u64),
         job: Option<&Job>,
     ) -> Result<bool, Error> {
         let facts = job.map(|job| pricing_facts(job).encode_to_vec());
-        let sql = Sql::new("INSERT INTO marks (cluster, run, kind, at, job) VALUES (")
+        let run_seq = i64::try_from(run_seq).unwrap_or(i64::MAX);
+        let sql = Sql::new("INSERT INTO marks (cluster, run, kind, at, run_seq, job) VALUES (")
             .list([
                 cluster.into(),
                 run.into(),
                 kind.into(),
                 at.into(),
+                run_seq.into(),
                 Value::from(facts.as_deref()),
             ])
             .push(") ON CONFLICT DO NOTHING");

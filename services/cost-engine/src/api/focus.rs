@@ -167,16 +167,41 @@ fn row(
     Ok(focus::row(run, cost, part.as_ref(), context))
 }
 
+/// FOCUS has negative amounts with a sign, and a number is no formula: of a run whose stored history is not complete, the part of its last
+/// month can be negative. Texts that look like formulas are made harmless.
+fn cell(text: String) -> String {
+    let digits = text.strip_prefix('-').unwrap_or_default();
+    let is_number = digits.starts_with(|first: char| first.is_ascii_digit())
+        && digits
+            .chars()
+            .all(|char| char.is_ascii_digit() || char == '.');
+    if is_number { text } else { harmless_cell(text) }
+}
+
 fn table<R: IntoIterator<Item = String>>(
     rows: impl IntoIterator<Item = R>,
 ) -> Result<Vec<u8>, Error> {
     let mut table = csv::Writer::from_writer(Vec::new());
     for cells in rows {
-        // Amounts are never negative here, so no number looks like a formula.
-        let cells = cells.into_iter().map(harmless_cell);
+        let cells = cells.into_iter().map(cell);
         table.write_record(cells).map_err(Error::Csv)?;
     }
     table
         .into_inner()
         .map_err(|error| Error::Csv(error.into_error().into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn negative_amounts_are_numbers_and_formulas_are_texts() {
+        for number in ["-0.000001", "-12.5", "12.5", ""] {
+            assert_eq!(cell(number.into()), number);
+        }
+        for formula in ["-1+cmd", "-", "--1", "-.5", "=1", "+1"] {
+            assert_eq!(cell(formula.into()), format!("'{formula}"));
+        }
+    }
 }

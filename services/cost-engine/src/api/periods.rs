@@ -1,5 +1,9 @@
 //! `/v1/costs/periods`: closed periods. Administrators close them; their reports do not change any more, and the ledger has the SHA-256.
 
+mod corrections;
+
+use std::collections::BTreeMap;
+
 use axum::extract::{Path, State};
 use axum::{Extension, Json};
 use chrono::{DateTime, Utc};
@@ -13,11 +17,14 @@ use prost::Message as _;
 use serde::Serialize;
 use sha2::{Digest as _, Sha256};
 
+use crate::recorded_report;
+
+use self::corrections::{Correction, StoredReport, corrections};
 use super::response::{self, CostReportRow, Slices};
 use super::{Api, named_period};
 use crate::adapters::{AuditRow, ClosedPeriod, CostGroup, Filter, People};
 use crate::audit_publisher::AUDIT_KIND;
-use crate::domain::calendar_period::Period;
+use crate::domain::calendar_period::{self, Period};
 use crate::error::Error;
 
 /// A closed period.
@@ -50,6 +57,8 @@ struct PeriodReport {
     /// Runs that began before the end of the period and still go on: their parts are not included.
     open_runs: u64,
     rows: Vec<CostReportRow>,
+    /// What changed in earlier closed periods of the same length since their reports.
+    corrections: Vec<Correction>,
 }
 
 pub(super) async fn list(
@@ -113,7 +122,7 @@ pub(super) async fn close(
         closed_by: caller.name.clone(),
         period: name.clone(),
     };
-    let audit = audit_row(&api.cluster, &closed, now);
+    let audit = audit_row(&api.cluster, &closed, &report, now);
     let is_new = api.store.close_period(&closed, &report, &audit).await;
     if is_new.map_err(internal)? {
         api.audit_pending.notify_one();
@@ -134,8 +143,12 @@ fn may_see(caller: &Caller) -> Result<(), Problem> {
     ))
 }
 
-/// The report of a period, and its number of rows.
-async fn report(api: &Api, period: Period, now: DateTime<Utc>) -> Result<(String, i64), Error> {
+/// The costs of a period by account, and the number of runs that began before its end and still go on.
+async fn costs(
+    api: &Api,
+    period: &Period,
+    now: DateTime<Utc>,
+) -> Result<(Vec<CostReportRow>, usize), Error> {
     let by = CostGroup::Account;
     let filter = Filter::all();
     let slice = [period.bounds()];
@@ -148,21 +161,63 @@ async fn report(api: &Api, period: Period, now: DateTime<Utc>) -> Result<(String
     let open_runs = open.iter().filter(|run| began(&run.job)).count();
     let slices = Slices::of(&api.store, costs, vec![period.clone()]).await?;
     let report = response::sliced(by, slices, None, &[], &People::default(), now)?;
-    let rows = i64::try_from(report.rows.len()).unwrap_or(i64::MAX);
+    Ok((report.rows, open_runs))
+}
+
+/// What changed in earlier closed periods of the same length.
+async fn corrected(
+    api: &Api,
+    period: &Period,
+    now: DateTime<Utc>,
+) -> Result<Vec<Correction>, Error> {
+    let length = |name: &str| (name.contains('Q'), name.len());
+    let is_like = |name: &str| length(name) == length(&period.name);
+    let mut reports = Vec::new();
+    for closed in api.store.closed_periods().await? {
+        let is_other = closed.period != period.name && is_like(&closed.period);
+        let stored = match is_other {
+            true => api.store.closed_period(&closed.period).await?,
+            false => None,
+        };
+        if let Some((_, report)) = stored {
+            let report: StoredReport = serde_json::from_str(&report).map_err(Error::Json)?;
+            reports.push(report);
+        }
+    }
+    let mut found = Vec::new();
+    for report in &reports {
+        let earlier = calendar_period::named(Tz::UTC, &report.period);
+        let Some(earlier) = earlier.filter(|earlier| earlier.to <= period.from) else {
+            continue;
+        };
+        let (rows, _) = costs(api, &earlier, now).await?;
+        let cost = |row: CostReportRow| ((row.cluster, row.key, row.currency), row.total_micros);
+        let now: BTreeMap<_, _> = rows.into_iter().map(cost).collect();
+        found.extend(corrections(report, &reports, now));
+    }
+    Ok(found)
+}
+
+/// The report of a period, and its number of rows.
+async fn report(api: &Api, period: Period, now: DateTime<Utc>) -> Result<(String, i64), Error> {
+    let (rows, open_runs) = costs(api, &period, now).await?;
+    let corrections = corrected(api, &period, now).await?;
+    let count = i64::try_from(rows.len()).unwrap_or(i64::MAX);
     let report = PeriodReport {
         period: period.name,
         timezone: "UTC",
         from: period.from,
         to: period.to,
         open_runs: u64::try_from(open_runs).unwrap_or(u64::MAX),
-        rows: report.rows,
+        rows,
+        corrections,
     };
     // Maps are sorted and the fields have an order, so equal costs give equal bytes.
     let text = serde_json::to_string(&report).map_err(Error::Json)?;
-    Ok((text, rows))
+    Ok((text, count))
 }
 
-fn audit_row(cluster: &str, closed: &ClosedPeriod, now: DateTime<Utc>) -> AuditRow {
+fn audit_row(cluster: &str, closed: &ClosedPeriod, report: &str, now: DateTime<Utc>) -> AuditRow {
     let audit_id = uuid::Uuid::new_v4().to_string();
     let entry = AuditEntry {
         id: audit_id.clone(),
@@ -176,6 +231,7 @@ fn audit_row(cluster: &str, closed: &ClosedPeriod, now: DateTime<Utc>) -> AuditR
             report_sha256: closed.digest.clone(),
             rows: closed.rows.unsigned_abs(),
             made_by: closed.closed_by.clone(),
+            report_gzip: recorded_report::compress(report),
         })),
     };
     AuditRow {

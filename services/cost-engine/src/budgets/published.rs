@@ -15,10 +15,10 @@ use crate::domain::calendar_period::Period;
 const MAX_CONTRIBUTORS: usize = 5;
 
 /// A budget, its period, its use, its status, and the costs of the period.
-pub(super) type Evaluated<'a> = (&'a Budget, Period, Amounts, BudgetStatus, &'a Groups);
+pub(crate) type Evaluated<'a> = (&'a Budget, Period, Amounts, BudgetStatus, &'a Groups);
 
 /// The states of a budget after an evaluation, that of its period last, and the events that lead there from the known states.
-pub(super) fn published(
+pub(crate) fn published(
     (budget, period, used, status, groups): &Evaluated<'_>,
     known: &[BudgetState],
     people: &People,

@@ -213,7 +213,7 @@ mod tests {
         for (scope, used) in [
             ("account = \"nlp\"", 11),
             ("account = [\"nlp\", \"vision\"]", 111),
-            ("account = \"nlp\", user = \"alice\"", 1),
+            ("account = \"nlp\", user = \"alice\", cluster = \"c\"", 1),
             ("identity = \"unix:alice@c\"", 101),
             ("tag = [\"a=1\", \"b=2\"]", 101),
             ("tag = \"a=1\", cluster = \"c\", qos = \"normal\"", 1),
@@ -243,7 +243,11 @@ mod tests {
         let groups = Groups::new(costs, &People::default());
         let scopes: Vec<String> = (0..1_000)
             .map(|n| match n % 2 {
-                0 => format!("user = \"u{}\", account = \"a{}\"", n / 2, n / 2 % 100),
+                0 => format!(
+                    "user = \"u{}\", account = \"a{}\", cluster = \"c\"",
+                    n / 2,
+                    n / 2 % 100
+                ),
                 _ => format!("account = \"a{}\", cluster = \"c\"", n / 2 % 100),
             })
             .collect();

@@ -112,6 +112,20 @@ impl CostCurve {
         round_half_even(&(&segment.cost + &segment.per_second * integer(seconds)))
     }
 
+    /// Rates per hour, rounded, each with the second from which it applies. Without the end, after which the rate is zero.
+    ///
+    /// # Errors
+    /// If a rate does not fit 64 bits.
+    pub fn rates_per_hour(&self) -> Result<Vec<(i64, Micros)>, PriceError> {
+        let held = self.segments.split_last().map_or(&[][..], |(_, held)| held);
+        held.iter()
+            .map(|segment| {
+                let per_hour = &segment.per_second * integer(SECONDS_PER_HOUR);
+                Ok((segment.at, round_half_even(&per_hour)?))
+            })
+            .collect()
+    }
+
     /// Cost in `[from, to)`. Parts of adjacent intervals add up to the part of their union.
     ///
     /// # Errors

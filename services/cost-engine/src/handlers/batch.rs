@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+use chrono::Utc;
 use mesh_events::proto::mesh::cost::v1::{CostClass, CostEvent};
 use mesh_events::proto::mesh::event::v1::event::Payload;
 use mesh_events::proto::mesh::event::v1::{Confidence, IdSource, Identity};
@@ -11,6 +12,8 @@ use mesh_events::{Event, EventId, EventType, RunKey, Slot, from_timestamp};
 use prost::Message as _;
 
 use super::{BatchOutcome, Change, JobChange, run_of, step};
+use crate::accrual::publisher::RunTicks;
+use crate::accrual::{self, AccrualRules};
 use crate::adapters::{CostRow, FinalCost, NodeChange, NodePartitions, Transaction};
 use crate::costing::{self, WasteColumns};
 use crate::domain::{Class, Micros};
@@ -25,6 +28,8 @@ use crate::usage::{RunHistory, has_started, seconds};
 pub(super) struct Batch {
     pub(super) transaction: Transaction,
     book: Arc<PriceBook>,
+    /// When accrued costs are due.
+    rules: Arc<AccrualRules>,
     /// Earlier books by label. `None` if the text was never stored.
     books: HashMap<String, Option<Arc<PriceBook>>>,
     /// The newest identity of each owner, by cluster and user, with the time of its event in Unix seconds.
@@ -37,10 +42,11 @@ pub(super) struct Batch {
 
 impl Batch {
     /// `book` prices new costs.
-    pub fn new(transaction: Transaction, book: Arc<PriceBook>) -> Self {
+    pub fn new(transaction: Transaction, book: Arc<PriceBook>, rules: Arc<AccrualRules>) -> Self {
         Self {
             transaction,
             book,
+            rules,
             books: HashMap::new(),
             people: BTreeMap::new(),
             nodes: BTreeMap::new(),
@@ -215,7 +221,7 @@ impl Batch {
         }
         let (user, account) = owner(cause.event);
         self.transaction
-            .store_start(cluster, user, account, cause.job)
+            .store_start(cause.event, (user, account), cause.job)
             .await?;
         if let Some(settled) = settled {
             self.late_fact(cause, settled).await?;
@@ -241,7 +247,12 @@ impl Batch {
         let job = (kind == Change::Resized).then_some(cause.job);
         let is_new = self
             .transaction
-            .store_mark(cluster, cause.key, kind.as_str(), cause.at, job)
+            .store_mark(
+                (cluster, cause.key),
+                kind.as_str(),
+                (cause.at, cause.event.run_seq),
+                job,
+            )
             .await?;
         if !is_new {
             return Ok(BatchOutcome::Repeated);
@@ -281,6 +292,8 @@ impl Batch {
         let end = seconds(cause.job.end_time.as_ref()).unwrap_or(cause.at);
         match costing::finalized(&self.book, &history, cause.job, end, class) {
             Ok(payload) => {
+                self.accrued_before_end(cause, &history, end, &payload)
+                    .await?;
                 let (user, account) = owner(cause.event);
                 self.transaction
                     .store_end(cluster, user, account, cause.job, end)
@@ -299,6 +312,40 @@ impl Batch {
                 Ok(BatchOutcome::Refused(error.problem()))
             }
         }
+    }
+
+    /// Publishes what is due of a run until its end, before its final cost.
+    async fn accrued_before_end(
+        &mut self,
+        cause: &JobEvent<'_>,
+        history: &RunHistory,
+        end: i64,
+        payload: &CostEvent,
+    ) -> Result<(), Error> {
+        let Some(total) = &payload.total else {
+            return Ok(());
+        };
+        let has_one_rate = payload.lines.len() <= 1 && history.resizes.is_empty();
+        let concerns = self
+            .rules
+            .concerns(payload.charged_seconds, Micros(total.micros));
+        // Without a start there was no estimate. Most runs are too short and too cheap.
+        if self.rules.is_off() || history.start.is_none() || (has_one_rate && !concerns) {
+            return Ok(());
+        }
+        let ticks = accrual::of_ended(&self.rules, &self.book, history, cause.job, end);
+        let published = RunTicks {
+            book: &self.book,
+            history,
+            job: cause.job,
+            is_running: false,
+            now: Utc::now().timestamp(),
+        };
+        let ticks = ticks.unwrap_or_default();
+        published
+            .add(&mut self.transaction, cause.run, &ticks, cause.traceparent)
+            .await?;
+        Ok(())
     }
 
     /// The book of this label: the present one, or the stored text of an earlier one.

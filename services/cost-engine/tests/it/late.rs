@@ -3,8 +3,13 @@
 use mesh_events::proto::mesh::cost::v1::{CostClass, CostEvent};
 use mesh_events::proto::mesh::job::v1::{Job, Usage};
 use mesh_events::{Event, EventId, EventType, RunKey, Slot};
+use mesh_runtime::api::{Caller, Role};
 use mesh_testkit::fixtures::{ended, job, job_event};
+use mesh_testkit::service::ask;
 use mesh_testkit::{NatsServer, wait_until};
+use serde_json::{Value, json};
+
+use axum::http::StatusCode;
 
 use crate::api::get;
 use crate::costs::at;
@@ -18,6 +23,7 @@ on_both!(
     what_a_run_used_is_said_once_accounting_has_it,
     a_corrected_cause_moves_what_is_lost,
     a_usage_is_neither_lost_nor_replaced_by_a_worse_one,
+    what_changes_after_a_period_is_closed_is_a_correction_of_the_next_one,
 );
 
 /// A job with all CPUs of a node and a quarter of its memory. While suspended it costs a quarter.
@@ -442,5 +448,61 @@ async fn a_usage_is_neither_lost_nor_replaced_by_a_worse_one(site: Site) {
     assert_eq!(efficiency(&second), [Some(500)]);
     assert_eq!(efficiency(&incomplete), []);
     assert_eq!(efficiency(&corrected), [Some(666)]);
+    engine.stop().await;
+}
+
+async fn what_changes_after_a_period_is_closed_is_a_correction_of_the_next_one(site: Site) {
+    let nats = NatsServer::start().await;
+    let outside = Outside::connect(&nats, None).await;
+    let engine = site.start(&nats.toml()).await.unwrap();
+    let run = async |id: u32| {
+        let started = job_event(EventType::JobStarted, little_memory(id));
+        outside.publish(&started).await;
+        let record = ended(little_memory(id), "COMPLETED", 3600);
+        outside
+            .publish(&job_event(EventType::JobCompleted, record))
+            .await;
+    };
+    run(1).await;
+    outside.costs(2).await;
+    let close = async |period: &str| {
+        let path = format!("/v1/costs/periods/{period}");
+        let caller = Caller::peer("root", 0, Role::Admin);
+        let (status, closed) = ask(&engine.router, caller, "POST", &path, None).await;
+        assert_eq!(status, StatusCode::OK, "{closed}");
+        let (_, shown) = get(&engine.router, "root", &path).await;
+        let report: Value = serde_json::from_str(shown["report"].as_str().unwrap()).unwrap();
+        report
+    };
+    let november = close("2025-11").await;
+    assert_eq!(november["rows"][0]["total_micros"], "340000");
+    assert_eq!(november["corrections"], json!([]));
+
+    // The run was suspended until its end. Another one of that month is known only now.
+    let suspended = at(EventType::JobSuspended, little_memory(1), 1200);
+    outside.publish(&suspended).await;
+    run(2).await;
+    let costs = outside.costs(5).await;
+    let total = sum(&costs, 1);
+    assert!(total < 340_000, "{total}");
+    let december = close("2025-12").await;
+    assert_eq!(december["rows"], json!([]));
+    // What both runs cost now, without what the report of November has.
+    let corrections = &december["corrections"];
+    assert_eq!(corrections.as_array().unwrap().len(), 1, "{corrections}");
+    assert_eq!(
+        (&corrections[0]["period"], &corrections[0]["key"]),
+        (&json!("2025-11"), &json!("physics"))
+    );
+    assert_eq!(corrections[0]["total_micros"], total.to_string());
+    // The report of November is as it was, and nothing is corrected twice; a quarter has all of it in its rows.
+    let (_, shown) = get(&engine.router, "root", "/v1/costs/periods/2025-11").await;
+    let stored: Value = serde_json::from_str(shown["report"].as_str().unwrap()).unwrap();
+    assert_eq!(stored, november);
+    assert_eq!(close("2026-01").await["corrections"], json!([]));
+    let quarter = close("2025-Q4").await;
+    let both = (total + 340_000).to_string();
+    assert_eq!(quarter["rows"][0]["total_micros"], both);
+    assert_eq!(quarter["corrections"], json!([]));
     engine.stop().await;
 }

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test stops where something is wrong")]
 
+mod accrual;
 mod api;
 mod budgets;
 mod costs;

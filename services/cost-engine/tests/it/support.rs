@@ -50,6 +50,8 @@ pub struct Site {
     folder: TempDir,
     /// Empty for a file in the folder.
     database_url: String,
+    /// Keys about accrued costs. Without them nothing is published of running jobs.
+    accruals: &'static str,
 }
 
 impl Site {
@@ -62,9 +64,18 @@ impl Site {
         let site = Self {
             folder: tempfile::tempdir().unwrap(),
             database_url,
+            accruals: "accrue_at = []\n",
         };
         site.write_book(book);
         site
+    }
+
+    /// With the defaults of `accrue_at` and `accrue_every`.
+    pub fn with_accruals(self) -> Self {
+        Self {
+            accruals: "",
+            ..self
+        }
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
@@ -91,8 +102,9 @@ impl Site {
             false => "",
         };
         let text = format!(
-            "[mesh]\ncluster = \"testbed\"\ndata_dir = {:?}\n[mesh.nats]\n{nats}\n[cost-engine]\nprice_book = \"prices.toml\"\nreload_interval = \"100ms\"\n{budgets}[cost-engine.db]\nurl = {:?}\n",
+            "[mesh]\ncluster = \"testbed\"\ndata_dir = {:?}\n[mesh.nats]\n{nats}\n[cost-engine]\nprice_book = \"prices.toml\"\nreload_interval = \"100ms\"\n{budgets}{}[cost-engine.db]\nurl = {:?}\n",
             self.folder.path(),
+            self.accruals,
             self.database_url
         );
         mesh_testkit::write_private(&self.path("mesh.toml"), text);

@@ -312,7 +312,11 @@ fn type_pattern(text: &str) -> Result<TypePattern, InvalidFilter> {
     let allowed: Vec<String> = Category::ALL
         .iter()
         .filter(|known| known.as_str() == category)
-        .flat_map(|known| EventType::produced().filter(|kind| kind.category() == *known))
+        .flat_map(|known| {
+            EventType::ALL
+                .iter()
+                .filter(|kind| kind.category() == *known)
+        })
         .map(|kind| kind.to_string())
         .collect();
     let allowed = match allowed.as_slice() {

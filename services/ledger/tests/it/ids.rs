@@ -146,7 +146,7 @@ async fn ids_of_every_type_are_computed_from_the_page() {
     let nats = NatsServer::start().await;
     let database = Database::sqlite();
     let process = Process::start(&nats, &database).await;
-    let numbered = EventType::produced().zip(1_u32..);
+    let numbered = EventType::ALL.iter().copied().zip(1_u32..);
     let events: Vec<Event> = numbered
         .flat_map(|(kind, number)| with_ids(kind, number))
         .collect();
@@ -158,7 +158,7 @@ async fn ids_of_every_type_are_computed_from_the_page() {
     let (text, keys) = exported(&process, count).await;
     let (is_computed, printed) = computed(&text, &keys);
     assert!(is_computed, "{printed}");
-    for kind in EventType::produced() {
+    for kind in EventType::ALL {
         let identity = match kind.identity() {
             FactKind::Recorded => "recorded",
             FactKind::Sampled => "sampled",

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test stops where its set-up fails")]
 
 mod accounting;
+mod accrual;
 mod away;
 mod busy;
 mod day;

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
+use std::time::Duration;
 
+use chrono::Utc;
 use cost_engine::domain::waste::LOST_KINDS;
 use mesh_runtime::harmless_cell;
 use serde_json::Value;
@@ -13,6 +15,9 @@ use crate::client::{Client, Query};
 use crate::commands::export::Target;
 use crate::error::Error;
 use crate::show;
+
+/// Shortest interval of `--watch`.
+const MIN_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Amounts of a report in millionths, by currency and key.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -75,7 +80,9 @@ pub(super) async fn run(
     args: &cli::CostReport,
 ) -> Result<ExitCode, Error> {
     check(args)?;
-    let mut query: Query = vec![("period", args.period.clone())];
+    let period = args.period.clone();
+    let period = period.unwrap_or_else(|| Utc::now().format("%Y-%m").to_string());
+    let mut query: Query = vec![("period", period.clone())];
     query.extend(global.cluster.clone().map(|cluster| ("cluster", cluster)));
     let mut target = Target::open(args.output.clone())?;
     if args.format == CostReportFormat::Focus {
@@ -90,7 +97,12 @@ pub(super) async fn run(
     } else {
         query.push(("attribution", "slice".into()));
         query.extend(args.timezone.clone().map(|zone| ("timezone", zone)));
-        target.write(sums(client, args, &query).await?.as_bytes())?;
+        target.write(sums(client, args, (&period, &query)).await?.as_bytes())?;
+        while args.watch {
+            tokio::time::sleep(args.interval).await;
+            let table = sums(client, args, (&period, &query)).await?;
+            target.write(format!("\n{table}").as_bytes())?;
+        }
     }
     target.complete()?;
     Ok(ExitCode::SUCCESS)
@@ -105,6 +117,13 @@ fn check(args: &cli::CostReport) -> Result<(), Error> {
         ("--site", args.site.is_some(), is_focus),
         ("--billed-effective", args.billed_effective, is_focus),
     ];
+    if args.watch && (args.format != CostReportFormat::Table || args.output.is_some()) {
+        let only = "--watch: only for a table on standard output";
+        return Err(Error::Usage(only.into()));
+    }
+    if args.interval < MIN_INTERVAL {
+        return Err(Error::Usage("--interval: less than 1s".into()));
+    }
     let refused = options.iter().find(|(_, is_set, fits)| *is_set && !fits);
     refused.map_or(Ok(()), |(option, ..)| {
         let only = if is_focus { "not with" } else { "only with" };
@@ -113,7 +132,11 @@ fn check(args: &cli::CostReport) -> Result<(), Error> {
 }
 
 /// A report of sums.
-async fn sums(client: &Client, args: &cli::CostReport, query: &Query) -> Result<String, Error> {
+async fn sums(
+    client: &Client,
+    args: &cli::CostReport,
+    (period, query): (&str, &Query),
+) -> Result<String, Error> {
     let by = args.by.unwrap_or(CostBy::Account);
     let report = |by: &'static str| {
         let mut query = query.clone();
@@ -127,7 +150,7 @@ async fn sums(client: &Client, args: &cli::CostReport, query: &Query) -> Result<
         CostReportFormat::Csv => csv(&rows(&answer), by.as_str(), &as_of),
         CostReportFormat::Html => {
             let title = html::Title {
-                period: &args.period,
+                period,
                 by: by.as_str(),
                 as_of: &as_of,
             };

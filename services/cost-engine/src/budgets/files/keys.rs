@@ -136,7 +136,12 @@ impl Keys<'_, '_> {
         }
         if scope.is_empty() && !self.has_scope_fault() {
             let problem = "is empty: name a cluster to cover all of its costs";
-            self.add_at(place, "scope", problem);
+            self.add_at(place.clone(), "scope", problem);
+        }
+        // The same name can be another person on another cluster.
+        if scope.contains_key(&ScopeKey::User) && !scope.contains_key(&ScopeKey::Cluster) {
+            let problem = "has no `cluster` beside it: a Unix user is one person on one cluster only; for a person on all clusters name an `identity`";
+            self.add_at(place, "scope.user", problem);
         }
         Some(scope)
     }

@@ -102,3 +102,18 @@ fn names_and_currencies_are_compared_across_files() {
     assert!(error.to_string().contains("the price book, \"GBP\""));
     assert_eq!(load(&file, Some("EUR")).unwrap().len(), 1);
 }
+
+#[test]
+fn a_unix_user_needs_a_cluster() {
+    let budget = |scope: &str| {
+        let text = format!(
+            "[[budget]]\nname = \"own\"\nscope = {{ user = \"alice\"{scope} }}\nperiod = \"month\"\namount = 1\n"
+        );
+        parse(&text)
+    };
+    let error = budget("").unwrap_err().to_string();
+    let expected = "line 3: budget \"own\": scope.user: has no `cluster` beside it";
+    assert!(error.contains(expected), "{error}");
+    assert!(budget(", account = \"nlp\"").is_err());
+    assert_eq!(budget(", cluster = [\"a\", \"b\"]").unwrap().len(), 1);
+}

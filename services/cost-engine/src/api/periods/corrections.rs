@@ -1,0 +1,123 @@
+//! What changed in closed periods after they were closed. Pure.
+//!
+//! The report of a closed period does not change. What adjustments and runs that went on at its closing have changed since is in the
+//! report of the next period that is closed, so the reports of all closed months (quarters, years) add up to what runs cost.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::domain::Micros;
+
+/// The part of a stored report that corrections are computed from.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub(super) struct StoredReport {
+    pub period: String,
+    rows: Vec<StoredRow>,
+    /// Missing in reports of early versions.
+    #[serde(default)]
+    corrections: Vec<Correction>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+struct StoredRow {
+    cluster: String,
+    key: String,
+    currency: String,
+    total_micros: String,
+}
+
+/// Difference of the cost of a closed period, by cluster, account and currency.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Correction {
+    /// The closed period.
+    pub period: String,
+    pub cluster: String,
+    /// The account.
+    pub key: String,
+    pub currency: String,
+    /// Negative if the cost has decreased.
+    pub total_micros: String,
+}
+
+/// Cluster, account and currency.
+pub(super) type Place = (String, String, String);
+
+/// The corrections of a closed period: what it costs now, without its report and the corrections that other reports have already.
+pub(super) fn corrections(
+    closed: &StoredReport,
+    others: &[StoredReport],
+    now: BTreeMap<Place, Micros>,
+) -> Vec<Correction> {
+    let mut left: BTreeMap<Place, i128> = BTreeMap::new();
+    let mut add = |place, micros: i128| *left.entry(place).or_default() += micros;
+    for (place, cost) in now {
+        add(place, cost.0.into());
+    }
+    for row in closed.rows.iter().cloned() {
+        let micros = row.total_micros.parse::<i128>().unwrap_or_default();
+        add((row.cluster, row.key, row.currency), -micros);
+    }
+    let corrected = others.iter().flat_map(|report| &report.corrections);
+    for known in corrected
+        .filter(|known| known.period == closed.period)
+        .cloned()
+    {
+        let micros = known.total_micros.parse::<i128>().unwrap_or_default();
+        add((known.cluster, known.key, known.currency), -micros);
+    }
+    let changed = left.into_iter().filter(|(_, micros)| *micros != 0);
+    changed
+        .map(|((cluster, key, currency), micros)| Correction {
+            period: closed.period.clone(),
+            cluster,
+            key,
+            currency,
+            total_micros: micros.to_string(),
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(account: &str) -> Place {
+        ("c".into(), account.into(), "EUR".into())
+    }
+
+    fn report(json: &serde_json::Value) -> StoredReport {
+        serde_json::from_value(json.clone()).unwrap()
+    }
+
+    fn row(account: &str, micros: &str) -> serde_json::Value {
+        serde_json::json!({ "cluster": "c", "key": account, "currency": "EUR", "total_micros": micros, "runs": 1 })
+    }
+
+    #[test]
+    fn each_difference_is_in_one_report() {
+        let october = report(&serde_json::json!({
+            "period": "2026-10", "rows": [row("a", "100"), row("b", "50"), row("gone", "7")]
+        }));
+        let now = BTreeMap::from([
+            (place("a"), Micros(80)),
+            (place("b"), Micros(50)),
+            (place("new"), Micros(5)),
+        ]);
+        let found = corrections(&october, &[], now.clone());
+        let written = |found: &[Correction]| {
+            let one = |found: &Correction| format!("{} {}", found.key, found.total_micros);
+            found.iter().map(one).collect::<Vec<_>>()
+        };
+        assert_eq!(written(&found), ["a -20", "gone -7", "new 5"]);
+        // The next report has them, the one after it only what is new since.
+        let november = report(&serde_json::json!({
+            "period": "2026-11", "rows": [], "corrections": found
+        }));
+        let others = [october.clone(), november];
+        assert_eq!(corrections(&october, &others, now.clone()), []);
+        let later = BTreeMap::from([(place("b"), Micros(60)), (place("new"), Micros(5))]);
+        let found = corrections(&october, &others, later);
+        assert_eq!(written(&found), ["a -80", "b 10"]);
+    }
+}

@@ -1,0 +1,91 @@
+//! Costs of running jobs. Pure: the time is an argument.
+
+use chrono::{DateTime, Utc};
+
+use super::{LiveCosts, LiveJob};
+use crate::adapters::OpenRun;
+use crate::costing;
+use crate::domain::suspension;
+use crate::domain::{Micros, PriceError};
+use crate::price_book::PriceBook;
+
+pub(in crate::api) fn live(
+    book: Option<&PriceBook>,
+    runs: Vec<OpenRun>,
+    now: DateTime<Utc>,
+) -> LiveCosts {
+    let jobs: Vec<LiveJob> = runs
+        .into_iter()
+        .map(|run| live_job(book, run, now))
+        .collect();
+    let sum = |amount: fn(&LiveJob) -> Option<Micros>| jobs.iter().filter_map(amount).sum();
+    LiveCosts {
+        price_book: book.map(PriceBook::label),
+        currency: book.map(|book| book.currency.clone()),
+        as_of: now,
+        burn_rate_micros: sum(|job| job.burn_rate_micros),
+        accrued_micros: sum(|job| job.accrued_micros),
+        jobs,
+    }
+}
+
+fn live_job(book: Option<&PriceBook>, open: OpenRun, now: DateTime<Utc>) -> LiveJob {
+    let now = now.timestamp();
+    let rate = book.map(|book| costing::rate(book, &open.job, &open.keys.account));
+    let spent = book.map(|book| accrued(book, &open, now).map(|(cost, _)| cost));
+    let problem = [
+        rate.as_ref().and_then(|rate| rate.as_ref().err()),
+        spent.as_ref().and_then(|spent| spent.as_ref().err()),
+    ]
+    .into_iter()
+    .flatten()
+    .next()
+    .map_or_else(
+        || {
+            if book.is_none() {
+                "price_missing: there is no price book".to_owned()
+            } else {
+                String::new()
+            }
+        },
+        PriceError::problem,
+    );
+    let suspended = suspension::intervals(&open.history.marks, i64::MAX)
+        .last()
+        .is_some_and(|(_, to)| *to == i64::MAX);
+    let rate = rate.and_then(Result::ok);
+    LiveJob {
+        cluster: open.keys.cluster,
+        job: open.job.display_id,
+        run: open.job.run,
+        name: open.job.name,
+        user: open.keys.user,
+        account: open.keys.account,
+        partition: open.job.partition,
+        nodes: open
+            .history
+            .resizes
+            .last()
+            .map_or(open.job.nodes, |(_, job)| job.nodes.clone()),
+        started: open
+            .job
+            .start_time
+            .map(|time| time.seconds)
+            .unwrap_or_default(),
+        suspended,
+        burn_rate_micros: rate.map(|rate| rate.burn),
+        accrued_micros: spent.and_then(Result::ok),
+        estimated_micros: rate.and_then(|rate| rate.estimate),
+        problem,
+    }
+}
+
+/// Cost so far, and its seconds.
+pub(super) fn accrued(
+    book: &PriceBook,
+    open: &OpenRun,
+    now: i64,
+) -> Result<(Micros, u64), PriceError> {
+    let until = costing::accrued_until(&open.history, &open.job, now);
+    costing::spent(book, &open.history, &open.job, until).map(|spent| (spent.cost, spent.seconds))
+}

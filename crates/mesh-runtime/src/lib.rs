@@ -7,7 +7,7 @@
 //! - start and stop: `process` (command line, signals, drain), `malloc` (its bounds), `systemd`; `program` runs other programs to their end;
 //! - configuration: `config`, `reload` (files that change), `context` (what a service gets);
 //! - readiness: `health`, `probe`, `database_start`, `sqlite_integrity`, `leadership`;
-//! - the API: [`api`] (authentication, roles, limits, audit of reads), [`identity`], [`time_bound`] (times in requests);
+//! - the API: [`api`] (authentication, roles, limits, audit of reads), [`identity`], [`UserNames`], [`time_bound`] (times in requests);
 //! - traces, metrics and logs: [`telemetry`].
 
 pub mod api;
@@ -28,6 +28,7 @@ mod sqlite_integrity;
 mod systemd;
 pub mod telemetry;
 pub mod time_bound;
+mod user_names;
 
 pub use ask::ask;
 pub use config::{
@@ -45,6 +46,7 @@ pub use reload::ReloadTimer;
 pub use spreadsheet::harmless_cell;
 pub use time_bound::{ParseTimeError, TimeBound};
 pub use unix_process::memory::return_freed as return_freed_memory;
+pub use user_names::{Unanswered, UserNames};
 
 /// Any error, as services hand it to their process.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;

@@ -8,6 +8,8 @@ use std::time::Duration;
 use secrecy::{ExposeSecret, SecretString};
 use serde::Deserialize;
 
+use crate::slots;
+
 /// Path of the configuration without `--config`.
 pub const DEFAULT_PATH: &str = "/etc/slurm-mesh/hook.toml";
 
@@ -33,7 +35,7 @@ pub struct Config {
     /// Folder of the lines appended by job_submit.lua and cli_filter.lua. `None` without such a plugin.
     #[serde(default)]
     pub lines: Option<PathBuf>,
-    /// Folder on a tmpfs that counts the calls under way. By default, a folder of the present user in /dev/shm.
+    /// Folder on a tmpfs that counts the calls under way. Where it cannot be used, and by default, one of [`crate::slots::defaults`].
     #[serde(default)]
     pub slots: Option<PathBuf>,
     /// Uid of nats-server. The password is sent to an address of this machine only if the socket there belongs to this user. Not
@@ -202,13 +204,11 @@ impl Config {
             .collect()
     }
 
-    /// Folder of the slots that count the calls under way.
-    pub fn slots(&self) -> PathBuf {
-        let own = || {
-            let user = rustix::process::geteuid().as_raw();
-            PathBuf::from(format!("/dev/shm/slurm-mesh-hook-{user}"))
-        };
-        self.slots.clone().unwrap_or_else(own)
+    /// Folders of the slots that count the calls under way; the first that can be used is used.
+    pub fn slots(&self) -> Vec<PathBuf> {
+        let configured = self.slots.iter().cloned();
+        let user = rustix::process::geteuid().as_raw();
+        configured.chain(slots::defaults(user)).collect()
     }
 
     /// Time limit for NATS.

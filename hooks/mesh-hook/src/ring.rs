@@ -35,26 +35,7 @@ pub fn ring(
     called_at: SystemTime,
     started: Instant,
 ) -> Outcome {
-    let subject = mesh_events::subject::doorbell(&doorbell.cluster, &doorbell.hook);
-    let deadline = started + config.deadline();
-    let (send, answer) = mpsc::channel();
-    let (task_config, task_subject, id, body) = (
-        config.clone(),
-        subject.clone(),
-        doorbell.id.clone(),
-        doorbell.encode_to_vec(),
-    );
-    // In its own thread, because a host name lookup cannot be cancelled. If no thread can be started, no answer arrives and the
-    // doorbell is spooled.
-    drop(thread::Builder::new().spawn(move || {
-        send.send(deliver(&task_config, &task_subject, &id, &body, deadline))
-            .ok();
-    }));
-    let left = deadline.saturating_duration_since(Instant::now());
-    match answer
-        .recv_timeout(left)
-        .unwrap_or(Err(nats::Error::Deadline))
-    {
+    match send(config, doorbell, started) {
         Ok((sequence, connection)) => Outcome::Delivered {
             sequence,
             connection,
@@ -64,6 +45,7 @@ pub fn ring(
                 spooled: true,
                 ..doorbell.clone()
             };
+            let subject = mesh_events::subject::doorbell(&doorbell.cluster, &doorbell.hook);
             let spool = Spool::new(&config.spool, config.max_spool_bytes);
             match spool.store(called_at, &doorbell.id, &subject, &spooled.encode_to_vec()) {
                 Ok(()) => Outcome::Spooled(error),
@@ -71,6 +53,34 @@ pub fn ring(
             }
         }
     }
+}
+
+/// Delivers a doorbell within the deadline.
+///
+/// # Errors
+/// If NATS does not accept it in time.
+pub fn send(
+    config: &Config,
+    doorbell: &Doorbell,
+    started: Instant,
+) -> Result<(u64, Connection), nats::Error> {
+    let subject = mesh_events::subject::doorbell(&doorbell.cluster, &doorbell.hook);
+    let deadline = started + config.deadline();
+    let (send, answer) = mpsc::channel();
+    let (config, id, body) = (
+        config.clone(),
+        doorbell.id.clone(),
+        doorbell.encode_to_vec(),
+    );
+    // In its own thread, because a host name lookup cannot be cancelled. If no thread can be started, no answer arrives.
+    drop(thread::Builder::new().spawn(move || {
+        send.send(deliver(&config, &subject, &id, &body, deadline))
+            .ok();
+    }));
+    let left = deadline.saturating_duration_since(Instant::now());
+    answer
+        .recv_timeout(left)
+        .unwrap_or(Err(nats::Error::Deadline))
 }
 
 fn deliver(

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
 use mesh_events::hooks;
+use mesh_events::proto::mesh::hook::v1::Doorbell;
 
 use crate::args::Options;
 use crate::config::{Config, DEFAULT_PATH};
@@ -36,7 +37,7 @@ pub fn run(options: &Options, started: Instant) {
         Err(error) => return report(format_args!("doorbell not sent: {error}")),
     };
     // Held until this process ends.
-    let _slot = match slots::take(&config.slots()) {
+    let slot = match slots::take(&config.slots()) {
         Ok(Some(slot)) => Some(slot),
         Ok(None) => {
             return report(format_args!(
@@ -46,15 +47,14 @@ pub fn run(options: &Options, started: Instant) {
             ));
         }
         Err(error) => {
-            warn(format_args!(
-                "number of parallel calls not limited: {}: {error}",
-                config.slots().display()
-            ));
+            warn(format_args!("spool not used, calls not counted: {error}"));
             None
         }
     };
     unix_process::detached::started();
-    if let Err(error) = privilege::become_owner_of(&config.spool) {
+    if slot.is_some()
+        && let Err(error) = privilege::become_owner_of(&config.spool)
+    {
         return report(format_args!(
             "doorbell not sent: switch to the owner of {}: {error}",
             config.spool.display()
@@ -79,6 +79,9 @@ pub fn run(options: &Options, started: Instant) {
     if let Some(id) = options.probe {
         doorbell.id = id.to_string();
         doorbell.probe = true;
+    }
+    if slot.is_none() {
+        return without_spool(&config, options, &doorbell, started);
     }
     // Only for ResumeProgram: in other hooks the variable may come from a user, and this process may be root.
     if doorbell.hook == "ResumeProgram"
@@ -127,6 +130,23 @@ pub fn run(options: &Options, started: Instant) {
             safe();
         }
     }
+}
+
+/// Delivers over NATS, or loses the doorbell. Without a slot, a sender on a disk that hangs would be one of any number, so it touches none.
+fn without_spool(config: &Config, options: &Options, doorbell: &Doorbell, started: Instant) {
+    let (outcome, lost) = match ring::send(config, doorbell, started) {
+        Ok((sequence, _)) => (format!("delivered {sequence}"), None),
+        Err(error) => (format!("lost: {error}; no slot"), Some(error)),
+    };
+    if options.probe.is_some() {
+        probed(&outcome);
+    }
+    if let Some(error) = lost {
+        report(format_args!(
+            "doorbell lost, not spooled because calls cannot be counted (see slots in hook.toml): {error}"
+        ));
+    }
+    safe();
 }
 
 /// Name of the hook: as configured, else as its environment identifies it.

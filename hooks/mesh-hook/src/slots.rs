@@ -7,7 +7,7 @@
 use std::fs::{self, DirBuilder};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -20,11 +20,32 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// Interval between two attempts.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Takes a slot, to be held until the process ends. `None` if no slot becomes free.
+/// Folders of a user's slots. Other users can create nothing in the first one's parent, so they cannot take its name. `smesh up` and
+/// the package make the parent of users other than root.
+pub fn defaults(user: u32) -> [PathBuf; 2] {
+    let run = match user {
+        0 => "/run",
+        _ => "/run/slurm-mesh",
+    };
+    [run, "/dev/shm"].map(|parent| Path::new(parent).join(format!("slurm-mesh-hook-{user}")))
+}
+
+/// Takes a slot in the first folder that can be used, to be held until the process ends. `None` if no slot becomes free there.
 ///
 /// # Errors
-/// If the folder cannot be used. The number of senders is then not limited.
-pub fn take(folder: &Path) -> io::Result<Option<Lock>> {
+/// If no folder can be used. The number of senders is then not limited, so they must not touch a disk.
+pub fn take(folders: &[PathBuf]) -> io::Result<Option<Lock>> {
+    let mut problems = Vec::new();
+    for folder in folders {
+        match take_in(folder) {
+            Ok(slot) => return Ok(slot),
+            Err(error) => problems.push(format!("{}: {error}", folder.display())),
+        }
+    }
+    Err(io::Error::other(problems.join("; ")))
+}
+
+fn take_in(folder: &Path) -> io::Result<Option<Lock>> {
     make_own(folder)?;
     let until = Instant::now() + PATIENCE;
     loop {
@@ -66,7 +87,7 @@ mod tests {
     #[test]
     fn there_are_so_many_and_no_more() {
         let folder = tempfile::tempdir().unwrap();
-        let folder = folder.path().join("slots");
+        let folder = [folder.path().join("slots")];
         let mut held: Vec<_> = (0..MAX_CONCURRENT_CALLS)
             .map(|_| take(&folder).unwrap().unwrap())
             .collect();
@@ -84,7 +105,19 @@ mod tests {
         let link = folder.path().join("link");
         symlink(folder.path(), &link).unwrap();
         for path in [open, link, folder.path().join("absent/slots")] {
-            assert!(take(&path).is_err(), "{}", path.display());
+            assert!(take_in(&path).is_err(), "{}", path.display());
+            let usable = folder.path().join("usable");
+            assert!(take(&[path, usable]).unwrap().is_some());
+        }
+    }
+
+    #[test]
+    fn the_first_folder_is_not_where_anybody_may_create_one() {
+        for user in [0, 64_030] {
+            let [first, _] = defaults(user);
+            let parent = first.ancestors().skip(1).find(|path| path.exists());
+            let mode = fs::metadata(parent.unwrap()).unwrap().mode();
+            assert_eq!(mode & 0o002, 0, "{}", first.display());
         }
     }
 }

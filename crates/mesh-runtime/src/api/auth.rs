@@ -15,7 +15,7 @@ use super::server::Peer;
 use super::{Caller, Problem, Role, metrics};
 
 /// Timeout of a user name lookup: the system's user database may be remote, and hang.
-const FOR_A_NAME: Duration = Duration::from_secs(5);
+pub(super) const FOR_A_NAME: Duration = Duration::from_secs(5);
 /// Requests to these paths have no caller: each is signed by its sender, which the route checks. Routes that ask for a [`Caller`] refuse them.
 const SIGNED_PATHS: &str = "/v1/in/";
 /// Audit entries hold no more characters of a request.
@@ -138,18 +138,13 @@ async fn authenticate_token(auth: &AuthState, token: &str) -> Result<Caller, Pro
 }
 
 async fn unix(auth: &AuthState, uid: u32) -> Result<Caller, Problem> {
-    let name = tokio::task::spawn_blocking(move || {
-        uzers::get_user_by_uid(uid).map(|user| user.name().to_string_lossy().into_owned())
-    });
-    let name = match tokio::time::timeout(FOR_A_NAME, name).await {
-        Ok(name) => name.map_err(|error| Problem::internal(&error))?,
-        Err(_) => {
-            metrics::caller("unix", "unavailable");
-            return Err(Problem::unavailable(
-                "the system's user database has no user with your uid",
-                10,
-            ));
-        }
+    let Ok(name) = auth.names.get(uid).await else {
+        metrics::caller("unix", "unavailable");
+        let within = FOR_A_NAME.as_secs();
+        return Err(Problem::unavailable(
+            format!("the system's user database did not answer within {within} s"),
+            10,
+        ));
     };
     let user = name.unwrap_or_else(|| uid.to_string());
     let role = if uid == 0 || auth.admins.contains(&user) {
@@ -178,7 +173,40 @@ fn asked(request: &Request) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::super::coordinators::Coordinators;
     use super::*;
+    use crate::{ConfigFile, UserNames};
+
+    #[tokio::test]
+    async fn a_user_database_that_hangs_is_named_and_asked_once_however_often_it_is_polled() {
+        let asked = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&asked);
+        let (go, gone) = std::sync::mpsc::channel::<()>();
+        let gone = std::sync::Mutex::new(gone);
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "[mesh]\ncluster = \"c\"\n").unwrap();
+        let config = ConfigFile::load(&[], Some(file.path())).unwrap();
+        let mesh = config.section("mesh").unwrap();
+        let mut auth = AuthState::new(&mesh, Coordinators::default()).unwrap();
+        auth.names = UserNames::asking(Duration::from_millis(100), move |_| {
+            count.fetch_add(1, Ordering::SeqCst);
+            gone.lock().unwrap().recv().ok();
+            None
+        });
+        for _ in 0..20 {
+            let problem = unix(&auth, 4_711).await.unwrap_err();
+            assert_eq!(problem.status, 503);
+            assert!(
+                problem.detail.contains("did not answer within 5 s"),
+                "{}",
+                problem.detail
+            );
+        }
+        assert_eq!(asked.load(Ordering::SeqCst), 1);
+        drop(go);
+    }
 
     #[test]
     fn a_bearer_token_is_read_as_the_rfcs_say() {

@@ -5,19 +5,21 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
+use super::auth::FOR_A_NAME;
 use super::coordinators::Coordinators;
 use super::oidc::Oidc;
 use super::tls::Certificate;
 use super::tokens::Tokens;
 use super::{AuthMethod, Caller};
 use crate::identity::IdentityMap;
-use crate::{BoxError, Health, MeshConfig, ReloadTimer};
+use crate::{BoxError, Health, MeshConfig, ReloadTimer, UserNames};
 
 pub(crate) struct AuthState {
     pub(super) admins: Vec<String>,
     pub(super) auditors: Vec<String>,
     pub(super) tokens: Tokens,
     pub(super) oidc: Oidc,
+    pub(super) names: UserNames,
     pub(super) map: IdentityMap,
     pub(super) certificate: Option<Arc<Certificate>>,
     coordinators: Coordinators,
@@ -44,6 +46,7 @@ impl AuthState {
             auditors: api.auditors.clone(),
             tokens,
             oidc: Oidc::new(&api.oidc)?,
+            names: UserNames::new(FOR_A_NAME),
             map: IdentityMap::new(mesh.identity_map.clone()),
             certificate,
             coordinators,

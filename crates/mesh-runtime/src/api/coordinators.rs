@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::TryStreamExt as _;
-use mesh_bus::Bus;
+use mesh_bus::{Bucket, Bus};
 use mesh_events::catalogue::BUCKET_COORDINATORS;
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
@@ -17,6 +17,10 @@ use super::AccountsByCluster;
 
 /// Pause before the bucket is watched again.
 const RETRY_INTERVAL: Duration = Duration::from_secs(2);
+/// Interval at which coordinators that are no longer in the bucket are removed: a purge, or a bucket made anew, is no change of a key.
+const CHECK_INTERVAL: Duration = Duration::from_secs(60);
+/// Prefix of the keys of users, of every cluster.
+const USERS: &str = "*.user";
 
 /// A value of the bucket.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -83,10 +87,28 @@ impl Coordinators {
 
     async fn follow(&self, bus: &Bus) -> Result<(), mesh_bus::Error> {
         let bucket = bus.bucket(BUCKET_COORDINATORS).await?;
-        // Users of every cluster.
-        let mut entries = pin!(bucket.watch("*.user").await?);
-        while let Some(entry) = entries.try_next().await? {
-            self.take(entry.key, &entry.value);
+        let mut entries = pin!(bucket.watch(USERS).await?);
+        let mut checks = tokio::time::interval(CHECK_INTERVAL);
+        loop {
+            tokio::select! {
+                entry = entries.try_next() => match entry? {
+                    Some(entry) => self.take(entry.key, &entry.value),
+                    None => return Ok(()),
+                },
+                _ = checks.tick() => self.remove_missing(&bucket).await?,
+            }
+        }
+    }
+
+    async fn remove_missing(&self, bucket: &Bucket) -> Result<(), mesh_bus::Error> {
+        let keys = {
+            let known = self.0.known.read().unwrap_or_else(PoisonError::into_inner);
+            known.keys().cloned().collect()
+        };
+        let missing = bucket.missing(USERS, keys).await?;
+        let mut known = self.0.known.write().unwrap_or_else(PoisonError::into_inner);
+        for key in missing {
+            known.remove(&key);
         }
         Ok(())
     }
@@ -110,7 +132,53 @@ impl Coordinators {
 
 #[cfg(test)]
 mod tests {
+    use mesh_testkit::{NatsServer, wait_until};
+
     use super::*;
+
+    fn accounts(of: &Coordinators, user: &str) -> AccountsByCluster {
+        of.of(&BTreeSet::from([user.to_owned()]))
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn who_is_not_in_the_bucket_when_it_is_watched_anew_loses_the_accounts() {
+        const DEADLINE: Duration = Duration::from_secs(30);
+        let nats = NatsServer::start().await;
+        let config = mesh_bus::Config {
+            url: nats.url(),
+            ..mesh_bus::Config::default()
+        };
+        let (bus, stop) = (
+            Bus::connect(&config, "ingest").await.unwrap(),
+            CancellationToken::new(),
+        );
+        bus.ready(&stop).await.unwrap();
+        let value = |user: &str| {
+            let one = Coordinator {
+                cluster: "c1".into(),
+                user: user.into(),
+                accounts: BTreeSet::from(["physics".to_owned()]),
+            };
+            Bytes::from(serde_json::to_vec(&one).unwrap())
+        };
+        let bucket = bus.bucket(BUCKET_COORDINATORS).await.unwrap();
+        let written = bucket.put("c1.user.carol", value("carol"), None).await;
+        written.unwrap();
+        let coordinators = Coordinators::default();
+        // Read before the watch broke; purged since.
+        coordinators.take("c1.user.mallory".into(), &value("mallory"));
+        coordinators.watch(&bus, &stop);
+        wait_until("carol is known", DEADLINE, async || {
+            !accounts(&coordinators, "carol").is_empty()
+        })
+        .await;
+        wait_until("mallory is removed", DEADLINE, async || {
+            accounts(&coordinators, "mallory").is_empty()
+        })
+        .await;
+        assert!(!accounts(&coordinators, "carol").is_empty());
+        stop.cancel();
+    }
 
     #[test]
     fn accounts_are_those_of_the_last_update() {

@@ -34,6 +34,10 @@ pub fn write(
     let owner = owner(slurm_user)?;
     let spool = data.path().join("hook-spool");
     prepare_spool(&spool, owner)?;
+    if let Err(error) = prepare_slots(Path::new(RUN), owner) {
+        let error = mesh_runtime::error_chain(&error);
+        tracing::info!(error, "folder of the hooks' slots not made");
+    }
     // Earlier versions wrote the lines here, where users could fill this disk.
     match std::fs::remove_dir_all(data.path().join("hook-lines")) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
@@ -117,6 +121,21 @@ fn prepare_lines(path: &Path, owner: Option<Owner>) -> Result<(), Error> {
     Ok(())
 }
 
+/// Creates the folder in which the hooks of SlurmUser count their calls, where no other user can be first.
+fn prepare_slots(run: &Path, owner: Option<Owner>) -> Result<(), Error> {
+    let user = owner.map_or_else(rustix::process::geteuid, |(user, _)| user);
+    // Root has its own folder.
+    if user.is_root() {
+        return Ok(());
+    }
+    if !run.exists() {
+        folder(run, Mode::RWXU | Mode::XGRP | Mode::XOTH)?;
+    }
+    let path = run.join(format!("slurm-mesh-hook-{}", user.as_raw()));
+    let slots = folder(&path, Mode::RWXU)?;
+    give(&slots, owner).map_err(failed("change the owner of", &path))
+}
+
 /// Creates the spool and its lock file. The lock file must belong to the hooks, no matter which process flushes first.
 fn prepare_spool(path: &Path, owner: Option<Owner>) -> Result<(), Error> {
     let lock_path = path.join(".lock");
@@ -177,6 +196,21 @@ mod tests {
                 assert_eq!((dir.uid(), lock.uid()), (uid.as_raw(), uid.as_raw()));
             }
         }
+    }
+
+    #[test]
+    fn slurm_users_hooks_have_a_folder_of_slots_that_they_reach() {
+        let Some(owner) = other() else { return };
+        let folder = tempfile::tempdir().unwrap();
+        let run = folder.path().join("run");
+        for _ in 0..2 {
+            prepare_slots(&run, Some(owner)).unwrap();
+        }
+        let slots = fs::metadata(run.join("slurm-mesh-hook-1")).unwrap();
+        assert_eq!((slots.uid(), slots.mode() & 0o777), (1, 0o700));
+        assert_eq!(fs::metadata(&run).unwrap().mode() & 0o777, 0o711);
+        let [first, _] = mesh_hook::slots::defaults(1);
+        assert_eq!(first, Path::new(RUN).join("slurm-mesh-hook-1"));
     }
 
     #[test]

@@ -2,12 +2,14 @@
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, chown, symlink};
+use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::Command;
 
+use mesh_hook::slots;
 use mesh_testkit::wait_until;
 
-use crate::site::{Site, TIMEOUT, call, hook, spooled};
+use crate::site::{Call, Site, TIMEOUT, call, hook, spooled};
 
 /// Any account that is not root.
 const SLURM_USER: u32 = 1;
@@ -99,4 +101,45 @@ async fn a_pipe_in_the_spool_blocks_no_sender() {
     })
     .await;
     assert!(spool.join("00000000000000000001-pipe-9.bad").exists());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_folder_of_slots_doorbells_are_delivered_and_the_spool_is_not_touched() {
+    /// An account of no one, so that no hook of this machine uses its folder.
+    const CALLER: u32 = 54_321;
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let mut site = Site::start().await;
+    for path in [site.folder.path(), &site.config()] {
+        chown(path, Some(CALLER), Some(CALLER)).unwrap();
+    }
+    let program = site.folder.path().join("mesh-hook");
+    fs::copy(env!("CARGO_BIN_EXE_mesh-hook"), &program).unwrap();
+    let ring = |site: &Site, job: u32| -> Call {
+        let mut command = Command::new(&program);
+        command.env_clear().uid(CALLER).gid(CALLER);
+        command.env("SLURM_SCRIPT_CONTEXT", "prolog_slurmctld");
+        command.env("SLURM_JOB_ID", job.to_string());
+        call(command.arg("--config").arg(site.config()).arg("--send"))
+    };
+    // Another user was first. Nobody has made the folder in /run for this account.
+    let [_, shared] = slots::defaults(CALLER);
+    let squatted = [site.folder.path().join("slots"), shared];
+    for folder in &squatted {
+        fs::create_dir(folder).unwrap();
+    }
+    wait_until("it is delivered", TIMEOUT, async || {
+        ring(&site, 1);
+        !site.received().is_empty()
+    })
+    .await;
+    site.nats.kill();
+    let lost = ring(&site, 2);
+    let without = site.spool().exists();
+    fs::remove_dir(&squatted[1]).unwrap();
+    lost.assert_stderr("not spooled because calls cannot be counted");
+    assert!(!without, "the spool is not touched");
+    ring(&site, 3);
+    assert_eq!(site.spooled().len(), 1, "with slots it is");
 }

@@ -1,14 +1,15 @@
 //! Logins: the only event that follows from a doorbell alone, since Slurm does not know logins.
 //!
 //! Its only source is a message of the NATS user `hook`, whose credential mesh-hook has. So it is marked as inferred, and limited per
-//! user and minute of the login: logins that were spooled while NATS was unavailable are all published. The event id is derived from the
-//! doorbell's id, so a doorbell that is delivered twice is published twice with the same id.
+//! user and minute of the login, as the doorbell claims it: logins that were spooled while NATS was unavailable are published, too. What
+//! arrives in a minute for a user is limited as well, because a forger can claim any minute, and old times are refused.
+//! The event id is derived from the doorbell's id, so a doorbell that is delivered twice is published twice with the same id.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use chrono::Utc;
+use chrono::{DateTime, TimeDelta, Utc};
 use mesh_bus::{Bus, Disposition};
 use mesh_events::proto::mesh::event::v1::{
     Actor, ActorKind, Confidence, Entity, Event, IdSource, Owner, Source, event::Payload,
@@ -29,8 +30,12 @@ const MAX_NAME_BYTES: usize = 256;
 /// Maximum number of users with login events per minute. Further users wait.
 const MAX_LOGINS_PER_MINUTE: usize = 10_000;
 const MINUTE: Duration = Duration::from_secs(60);
-/// Maximum lead of another host's clock, in seconds.
-const MAX_CLOCK_SKEW_SECS: i64 = 60;
+/// Number of minutes whose logins may arrive at once, for each user: as many as an hour without NATS leaves in the spool.
+const MAX_MINUTES_AT_ONCE: u32 = 60;
+/// Maximum lead of another host's clock.
+const MAX_CLOCK_SKEW: TimeDelta = TimeDelta::seconds(60);
+/// Maximum age of a login: events stay on the bus as long.
+const MAX_AGE: TimeDelta = TimeDelta::days(14);
 
 /// Publishes logins.
 pub struct Logins {
@@ -140,9 +145,7 @@ impl Logins {
         let now = Utc::now();
         let called = doorbell.called_at.as_ref().and_then(from_timestamp);
         let called = called.ok_or("it has no time")?;
-        if (called - now).num_seconds() > MAX_CLOCK_SKEW_SECS {
-            return Err("its time is in the future; are the clocks right?");
-        }
+        check_time(called, now)?;
         let identity = self.identities.get(&login.user);
         Ok(Event {
             id: id.to_string(),
@@ -187,6 +190,16 @@ impl Logins {
     }
 }
 
+fn check_time(called: DateTime<Utc>, now: DateTime<Utc>) -> Result<(), &'static str> {
+    if called - now > MAX_CLOCK_SKEW {
+        return Err("its time is in the future; are the clocks right?");
+    }
+    if now - called > MAX_AGE {
+        return Err("its time is more than 14 days ago; are the clocks right?");
+    }
+    Ok(())
+}
+
 /// Verdict on a login.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LoginVerdict {
@@ -197,11 +210,14 @@ enum LoginVerdict {
     Postponed,
 }
 
-/// Number of logins published in this minute, by user and minute of the login.
+/// Number of logins that arrived in this minute.
 struct LoginLimiter {
     per_minute: u32,
     began: Option<Instant>,
+    /// By user and minute of the login.
     used: HashMap<(String, i64), u32>,
+    /// Those within that limit, by user.
+    arrived: HashMap<String, u32>,
 }
 
 impl LoginLimiter {
@@ -210,6 +226,7 @@ impl LoginLimiter {
             per_minute,
             began: None,
             used: HashMap::new(),
+            arrived: HashMap::new(),
         }
     }
 
@@ -220,6 +237,7 @@ impl LoginLimiter {
         {
             self.began = Some(now);
             self.used.clear();
+            self.arrived.clear();
         }
         let key = (user.to_owned(), minute);
         if self.used.len() >= MAX_LOGINS_PER_MINUTE && !self.used.contains_key(&key) {
@@ -227,7 +245,12 @@ impl LoginLimiter {
         }
         let used = self.used.entry(key).or_default();
         *used = used.saturating_add(1);
-        match *used <= self.per_minute {
+        if *used > self.per_minute {
+            return LoginVerdict::Drop;
+        }
+        let arrived = self.arrived.entry(user.to_owned()).or_default();
+        *arrived = arrived.saturating_add(1);
+        match *arrived <= self.per_minute.saturating_mul(MAX_MINUTES_AT_ONCE) {
             true => LoginVerdict::Publish,
             false => LoginVerdict::Drop,
         }
@@ -258,6 +281,28 @@ mod tests {
     fn an_hour_of_logins_that_arrive_at_once_is_published() {
         let (mut budget, now) = (LoginLimiter::new(1), Instant::now());
         assert!((0..60).all(|minute| budget.take("svc", minute, now) == LoginVerdict::Publish));
+    }
+
+    #[test]
+    fn claimed_minutes_do_not_multiply_what_is_published() {
+        let (mut budget, now) = (LoginLimiter::new(2), Instant::now());
+        let published = (0..5_000)
+            .filter(|n| budget.take("alice", n / 2, now) == LoginVerdict::Publish)
+            .count();
+        assert_eq!(published, 2 * 60);
+        assert_eq!(budget.take("bob", 7, now), LoginVerdict::Publish);
+        assert_eq!(
+            budget.take("alice", 2_600, now + MINUTE),
+            LoginVerdict::Publish
+        );
+    }
+
+    #[test]
+    fn a_login_of_any_time_is_not_believed() {
+        let now = Utc::now();
+        let is_believed = |age: TimeDelta| check_time(now - age, now).is_ok();
+        assert!(is_believed(TimeDelta::days(13)) && is_believed(TimeDelta::seconds(-50)));
+        assert!(!is_believed(TimeDelta::days(15)) && !is_believed(TimeDelta::seconds(-70)));
     }
 
     #[test]

@@ -98,10 +98,12 @@ pub(super) async fn run(
         query.push(("attribution", "slice".into()));
         query.extend(args.timezone.clone().map(|zone| ("timezone", zone)));
         target.write(sums(client, args, (&period, &query)).await?.as_bytes())?;
-        while args.watch {
-            tokio::time::sleep(args.interval).await;
-            let table = sums(client, args, (&period, &query)).await?;
-            target.write(format!("\n{table}").as_bytes())?;
+        if args.watch {
+            loop {
+                tokio::time::sleep(args.interval).await;
+                let table = sums(client, args, (&period, &query)).await?;
+                target.write(format!("\n{table}").as_bytes())?;
+            }
         }
     }
     target.complete()?;

@@ -349,7 +349,7 @@ pub struct Checkpoint {
     /// Signed note. Only this field is proof.
     #[prost(string, tag = "3")]
     pub note: ::prost::alloc::string::String,
-    /// Creation time.
+    /// Creation time. Neither signed nor verified: only a witness's cosignature in the note has a signed time.
     #[prost(message, optional, tag = "4")]
     pub made_at: ::core::option::Option<::pbjson_types::Timestamp>,
 }
@@ -459,7 +459,7 @@ pub struct SigningKey {
     /// Size of the last checkpoint that it signed. 0 if it has signed none.
     #[prost(uint64, tag = "3")]
     pub to_size: u64,
-    /// Creation time.
+    /// Creation time. Of a key after the first, `smesh verify` compares it with the audit.
     #[prost(message, optional, tag = "4")]
     pub made_at: ::core::option::Option<::pbjson_types::Timestamp>,
     /// Who requested it: a Unix user or a token name. Empty for the first key, which the ledger creates itself.

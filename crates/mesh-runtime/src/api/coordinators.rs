@@ -17,7 +17,7 @@ use super::AccountsByCluster;
 
 /// Pause before the bucket is watched again.
 const RETRY_INTERVAL: Duration = Duration::from_secs(2);
-/// Interval at which coordinators that are no longer in the bucket are removed: a purge, or a bucket made anew, is no change of a key.
+/// Interval at which coordinators that are no longer in the bucket are removed: a purge, or a new bucket, is no change of a key.
 const CHECK_INTERVAL: Duration = Duration::from_secs(60);
 /// Prefix of the keys of users, of every cluster.
 const USERS: &str = "*.user";

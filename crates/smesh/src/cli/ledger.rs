@@ -13,7 +13,7 @@ use super::time_bound;
 #[command(after_help = "\
 Recomputes the hash chain and Merkle tree of the whole ledger from the stored bodies, compares them with the signed checkpoints, and names the
 first bad record. Without --export or --remote it reads the database directly: run it as the user of `smesh up`, with a PostgreSQL role that may
-read, or on a copy.
+read, or on a copy. Nothing proves when a checkpoint or the first key was made (`made_at`); only a witness's cosignature has a signed time.
 
 Anyone who can write to the database and has the private key can forge the history. To detect this, regularly store a checkpoint and the public
 key elsewhere:

@@ -21,7 +21,7 @@ use crate::{Error, metrics};
 
 /// Maximum number of ids per request.
 pub(crate) const MAX_IDS_PER_LOOKUP: usize = 1_000;
-/// Maximum number of lookups of an id without an ended row, which may arrive late. The pauses between them double: 450 s in all.
+/// Maximum number of lookups of an id without an ended row, which may arrive late. The pauses between them grow: 300 s in all.
 const MAX_LOOKUPS_PER_ID: u32 = 5;
 
 /// The lookups of ids that no poll has shown.
@@ -73,7 +73,7 @@ impl<S: JobQueries> CatchUp<S> {
             let is_open = open.range(range.first..=range.last).next().is_some();
             if is_open && range.lookups + 1 < MAX_LOOKUPS_PER_ID {
                 self.collector.looked_up(range).await;
-                let next = Instant::now() + SLURMDBD_BACKLOG_WAIT * (1 << range.lookups);
+                let next = Instant::now() + SLURMDBD_BACKLOG_WAIT * (range.lookups + 1);
                 unseen.next = unseen.next.into_iter().chain([next]).min();
             } else {
                 let alive = open.range(range.first..=range.last);

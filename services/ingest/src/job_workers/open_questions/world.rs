@@ -191,8 +191,8 @@ fn questions() -> impl Strategy<Value = Vec<Question>> {
         unseen.sort_by_key(|question| question.opens);
         for (id, question) in (2_000..).step_by(10).zip(unseen) {
             question.id = id;
-            // An id is looked up for 450 s. One without any row is no job that anybody knows of, and no gap.
-            let latest = if question.alive { 35 } else { 28 };
+            // An id is looked up for 300 s. One without any row is no job that anybody knows of, and no gap.
+            let latest = if question.alive { 35 } else { 18 };
             question.answer = question.answer.map(|answer| answer.min(latest));
         }
         questions

@@ -46,7 +46,7 @@ pub(in crate::api) struct CheckpointJson {
     root: Option<String>,
     /// The signed note. Only the note is proof.
     note: String,
-    /// When it was signed, RFC 3339.
+    /// When it was signed, RFC 3339. Neither signed nor verified: only a witness's cosignature in the note has a signed time.
     made_at: Option<String>,
 }
 
@@ -104,7 +104,7 @@ pub(in crate::api) struct KeyJson {
     from_size: i64,
     /// Size of the last checkpoint it signed; 0 if it signed none.
     to_size: u64,
-    /// When it was created, RFC 3339.
+    /// When it was created, RFC 3339. Of a key after the first, `smesh verify` compares it with the audit.
     made_at: Option<String>,
     /// Caller who created it; empty for the first key, which the ledger creates.
     made_by: String,

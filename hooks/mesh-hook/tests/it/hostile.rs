@@ -127,6 +127,7 @@ async fn without_a_folder_of_slots_doorbells_are_delivered_and_the_spool_is_not_
     let [_, shared] = slots::defaults(CALLER);
     let squatted = [site.folder.path().join("slots"), shared];
     for folder in &squatted {
+        fs::remove_dir_all(folder).ok();
         fs::create_dir(folder).unwrap();
     }
     wait_until("it is delivered", TIMEOUT, async || {
@@ -141,5 +142,6 @@ async fn without_a_folder_of_slots_doorbells_are_delivered_and_the_spool_is_not_
     lost.assert_stderr("not spooled because calls cannot be counted");
     assert!(!without, "the spool is not touched");
     ring(&site, 3);
+    fs::remove_dir_all(&squatted[1]).unwrap();
     assert_eq!(site.spooled().len(), 1, "with slots it is");
 }

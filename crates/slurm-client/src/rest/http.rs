@@ -114,10 +114,7 @@ impl Http {
             match response.chunk().await {
                 Ok(None) => return Ok(Reply { status, body }),
                 Ok(Some(_)) if body.len() > MAX_BODY_BYTES => {
-                    return Err(Error::Suspicious {
-                        command,
-                        problem: "answer too large",
-                    });
+                    return Err(Error::TooLarge { command });
                 }
                 Ok(Some(chunk)) => body.extend_from_slice(&chunk),
                 Err(_) => {

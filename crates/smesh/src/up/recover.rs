@@ -42,8 +42,9 @@ pub async fn file(context: &Context, service: &str) -> Result<RecoveredFile, Err
         service: "configuration",
         source,
     })?;
-    // What the cost-engine published is in the ledger, so a lost file is replaced.
-    let is_restorable = |path: &PathBuf| path.exists() || service == COST_ENGINE;
+    // What these published is in the ledger, in the audit or on the bus, so a lost file is replaced.
+    let is_replaced = matches!(service, COST_ENGINE | WORKFLOW_TRIGGER | EXPORTER);
+    let is_restorable = |path: &PathBuf| path.exists() || is_replaced;
     let Some(path) = file.filter(is_restorable) else {
         return Err(Error::Failed(format!("{service} has no SQLite file")));
     };

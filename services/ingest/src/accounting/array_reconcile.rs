@@ -84,19 +84,18 @@ impl<S: JobQueries> ArrayReconciler<S> {
                 self.collector.submitted(&due, &answer).await?;
                 Ok(POLL_INTERVAL)
             }
-            Err(error) if error.is_too_much() => {
+            Err(error) if error.is_too_much() && due.len() > 1 => {
+                *at_once = (due.len() / 4).max(1);
                 tracing::warn!(
                     error = &error as &dyn std::error::Error,
-                    arrays = due.len(),
-                    "accounting lookup of arrays too large, batch size reduced"
+                    arrays = *at_once,
+                    "accounting lookup too large, batch size reduced"
                 );
-                if let [one] = &due[..] {
-                    // Like an array that accounting lacks, so that the others have their turn.
-                    self.collector
-                        .submitted(std::slice::from_ref(one), &[])
-                        .await?;
-                }
-                *at_once = (due.len() / 4).max(1);
+                Ok(POLL_INTERVAL)
+            }
+            // Like an array that accounting lacks, so that the others have their turn.
+            Err(slurm_client::Error::TooLarge { .. }) => {
+                self.collector.submitted(&due, &[]).await?;
                 Ok(POLL_INTERVAL)
             }
             // The arrays stay due.

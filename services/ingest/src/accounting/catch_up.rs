@@ -246,10 +246,11 @@ impl<S: JobQueries> CatchUp<S> {
                     return Ok(Some(BacklogPart { next, rows }));
                 }
                 // Slurm's commands also fail this way if the answer exceeds their output limit.
-                Err(
-                    error @ (slurm_client::Error::TimedOut { .. }
-                    | slurm_client::Error::Suspicious { .. }),
-                ) if stride.shorten() => {
+                Err(error)
+                    if (error.is_too_much()
+                        || matches!(error, slurm_client::Error::Suspicious { .. }))
+                        && stride.shorten() =>
+                {
                     tracing::warn!(
                         seconds = stride.secs(),
                         error = &error as &dyn std::error::Error,

@@ -62,8 +62,11 @@ impl Collector {
         let now = Utc::now();
         let mut follow_ups = FollowUpLookups::default();
         let mut batch = EventBatch::default();
+        let lost_state = core.meta.lost_state.clone();
+        let mut taken = Vec::new();
         for reading in readings {
             for earlier in take_deferred(&mut core, &reading.observation) {
+                taken.push(earlier.clone());
                 let DeferredObservation { cause, at, reading } = earlier;
                 self.apply(&mut core, &cause, at, reading, &mut follow_ups, &mut batch);
             }
@@ -77,6 +80,18 @@ impl Collector {
         metrics::unproven(core.lookups.len() + core.task_lookups.len());
         let not_stored = self.publish(&mut core, batch.events, batch.before).await?;
         follow_ups.not_stored.extend(not_stored);
+        if !follow_ups.not_stored.is_empty() {
+            // Nothing else repeats these.
+            core.meta.lost_state = lost_state;
+            let is_open = |deferred: &DeferredObservation| {
+                let raw_id = deferred.reading.observation.raw_id;
+                follow_ups.not_stored.contains(&raw_id)
+            };
+            for deferred in taken.into_iter().filter(is_open) {
+                let run = run_of(&core.run_store, &deferred.reading.observation);
+                core.deferred.push(&run, deferred);
+            }
+        }
         Ok(follow_ups)
     }
 

@@ -17,6 +17,7 @@ const MAX_TOTAL: usize = 2_048;
 /// Age at which a run's observations may be dropped. Every lookup has finished by then, so no source shows the run any more.
 const MAX_AGE: TimeDelta = TimeDelta::hours(1);
 
+#[derive(Clone)]
 pub(super) struct DeferredObservation {
     /// What caused the read.
     pub cause: Cause,

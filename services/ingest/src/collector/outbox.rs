@@ -89,6 +89,13 @@ impl Collector {
                 let states = runs.iter().filter_map(|run| core.run_store.get(run));
                 let jobs = states.map(|state| state.raw_id).collect();
                 core.take_back(&runs, before);
+                let now = chrono::Utc::now().timestamp();
+                for run in runs {
+                    if let Some(state) = core.run_store.get(run).cloned() {
+                        core.usage_backlog.note(run, &state, now, &self.config);
+                        core.array_submission_backlog.note(run, &state);
+                    }
+                }
                 core.ahead = false;
                 return Ok(jobs);
             }

@@ -163,7 +163,7 @@ impl Collector {
         loop {
             let mut core = self.core.lock().await;
             let ranges = core.meta.unseen.clone();
-            core.meta.unseen.retain(|other| *other != range);
+            remove(&mut core.meta.unseen, range);
             let Some(gap) = &gap else {
                 return Ok(());
             };
@@ -180,6 +180,16 @@ impl Collector {
             pause(&self.shutdown, &mut backoff).await?;
         }
     }
+}
+
+/// Removes a range, which may have been extended meanwhile.
+fn remove(ranges: &mut Vec<Unseen>, range: Unseen) {
+    for known in ranges.iter_mut() {
+        if known.first == range.first && known.last > range.last {
+            known.first = range.last + 1;
+        }
+    }
+    ranges.retain(|known| known.first != range.first);
 }
 
 /// Names some runs in a message.

@@ -12,7 +12,7 @@ use slurm_types::{JobId, JobRef};
 use tokio::time::Instant;
 
 use super::{CatchUp, LOOKUP_INTERVAL, SLURMDBD_BACKLOG_WAIT};
-use crate::collector::TracedObservation;
+use crate::collector::{TracedObservation, Unseen};
 use crate::domain::{fold, provisional};
 use crate::envelope::Cause;
 use crate::job_queries::JobQueries;
@@ -24,30 +24,45 @@ pub(crate) const MAX_IDS_PER_LOOKUP: usize = 1_000;
 /// Maximum number of lookups of an id without an ended row, which may arrive late. The pauses between them grow: 300 s in all.
 const MAX_LOOKUPS_PER_ID: u32 = 5;
 
+/// Smallest part of a request that is divided because its answer takes too long.
+const MIN_PART: usize = 8;
+
 /// The lookups of ids that no poll has shown.
 #[derive(Debug, Default)]
 pub(super) struct UnseenIds {
-    /// When the ids are looked up next; `None` before the first lookup.
-    next: Option<Instant>,
+    /// When the ids of a range are looked up next, by its first id.
+    due: BTreeMap<u32, Instant>,
     /// Ids that need no more lookups.
     closed: BTreeSet<u32>,
+}
+
+impl UnseenIds {
+    /// Adds new ranges, and removes those that are looked up no more.
+    fn update(&mut self, ranges: &[Unseen]) {
+        let before = std::mem::take(&mut self.due);
+        for range in ranges {
+            // After a restart: a lookup so soon after the last one would be in vain.
+            let pause = SLURMDBD_BACKLOG_WAIT * u32::from(range.lookups > 0);
+            let known = before.get(&range.first).copied();
+            self.due
+                .insert(range.first, known.unwrap_or_else(|| Instant::now() + pause));
+        }
+    }
+
+    fn next(&self) -> Option<Instant> {
+        self.due.values().min().copied()
+    }
 }
 
 impl<S: JobQueries> CatchUp<S> {
     /// Looks up every id that is due and still unknown. Returns when the next lookup is due.
     pub(super) async fn look_up(&self, unseen: &mut UnseenIds) -> Result<Option<Instant>, Error> {
-        let ranges = self.collector.unseen().await;
-        if ranges.is_empty() {
-            *unseen = UnseenIds::default();
-            return Ok(None);
-        }
+        let mut ranges = self.collector.unseen().await;
+        unseen.update(&ranges);
         let now = Instant::now();
-        // After a restart: a lookup so soon after the last one would be in vain.
-        let is_repeated = ranges.iter().any(|range| range.lookups > 0);
-        let first = now + SLURMDBD_BACKLOG_WAIT * u32::from(is_repeated);
-        let next = *unseen.next.get_or_insert(first);
-        if next > now {
-            return Ok(Some(next));
+        ranges.retain(|range| unseen.due[&range.first] <= now);
+        if ranges.is_empty() {
+            return Ok(unseen.next());
         }
         let mut ids = BTreeSet::new();
         for range in &ranges {
@@ -64,7 +79,6 @@ impl<S: JobQueries> CatchUp<S> {
             let (ids, open) = (ids.len(), open.len());
             tracing::info!(ids, found, open, "unseen job ids looked up in accounting");
         }
-        unseen.next = None;
         for range in ranges {
             if range.lookups == 0 {
                 let of_range = ids.range(range.first..=range.last);
@@ -74,15 +88,18 @@ impl<S: JobQueries> CatchUp<S> {
             if is_open && range.lookups + 1 < MAX_LOOKUPS_PER_ID {
                 self.collector.looked_up(range).await;
                 let next = Instant::now() + SLURMDBD_BACKLOG_WAIT * (range.lookups + 1);
-                unseen.next = unseen.next.into_iter().chain([next]).min();
+                unseen.due.insert(range.first, next);
             } else {
                 let alive = open.range(range.first..=range.last);
                 let alive: Vec<&RunKey> = alive.filter_map(|(_, run)| run.as_ref()).collect();
                 self.collector.remove_unseen(range, &alive).await?;
+                let is_in = |id: &u32| (range.first..=range.last).contains(id);
+                unseen.closed.retain(|id| !is_in(id));
+                unseen.due.remove(&range.first);
             }
         }
         self.collector.flush().await?;
-        Ok(unseen.next)
+        Ok(unseen.next())
     }
 
     /// Looks up ids. Returns the number of ends found, and the ids whose end may still arrive,
@@ -152,8 +169,12 @@ impl<S: JobQueries> CatchUp<S> {
                 Some(answer) => {
                     answers.extend(answer);
                     left = rest;
+                    size *= 2;
                 }
-                None => size = part.len() / 2,
+                None => size = part.len().div_ceil(4),
+            }
+            if !left.is_empty() {
+                self.pause(LOOKUP_INTERVAL).await?;
             }
         }
         Ok(answers)
@@ -179,7 +200,11 @@ impl<S: JobQueries> CatchUp<S> {
                     self.slurmdbd.up(RequestCost::Heavy).await?;
                     return Ok(Some(answer));
                 }
-                Err(error) if error.is_too_much() && part.len() > 1 => {
+                // An answer about one job that is too large is none.
+                Err(slurm_client::Error::TooLarge { .. }) if part.len() == 1 => {
+                    return Ok(Some(Vec::new()));
+                }
+                Err(error) if error.is_too_much() && part.len() > MIN_PART => {
                     tracing::warn!(
                         error = &error as &dyn std::error::Error,
                         jobs = part.len(),

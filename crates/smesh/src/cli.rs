@@ -405,7 +405,7 @@ pub enum CostReportFormat {
 /// `smesh cost report`
 #[derive(Debug, Args)]
 pub struct CostReport {
-    /// 2026-11, 2026-Q4 or 2026 [default: this month, UTC]
+    /// 2026-11, 2026-Q4 or 2026 [default: this month]
     #[arg(long, value_name = "PERIOD")]
     pub period: Option<String>,
     /// Grouping of the costs; not for FOCUS [default: account]

@@ -166,7 +166,11 @@ impl Budget {
     /// where it is known.
     pub(crate) fn owners(&self, people: &People) -> BTreeSet<(Option<String>, String)> {
         let named = self.values(ScopeKey::User);
-        let mut owners: BTreeSet<_> = named.map(|user| (None, user.to_owned())).collect();
+        // There is one cluster beside users.
+        let cluster = self.values(ScopeKey::Cluster).next().map(str::to_owned);
+        let mut owners: BTreeSet<_> = named
+            .map(|user| (cluster.clone(), user.to_owned()))
+            .collect();
         for person in self.values(ScopeKey::Identity) {
             let users = people.users_of(person).into_iter();
             owners.extend(users.map(|(cluster, user)| (Some(cluster), user)));
@@ -212,18 +216,29 @@ impl Budget {
         if caller.sees_everything() {
             return true;
         }
+        // Unix users of the socket are those of this cluster. The same name can be another person elsewhere.
+        let is_peer = matches!(caller.auth_method, AuthMethod::Peer { .. });
+        let is_user = |cluster: Option<&str>, user: &str| {
+            caller.is(user) && (!is_peer || cluster.is_none_or(|cluster| cluster == clusters.own))
+        };
         let is_person = |key: &str| match &caller.auth_method {
             AuthMethod::Oidc { issuer, subject } if People::is_linked(key) => {
                 key == format!("{issuer}#{subject}")
             }
-            _ => people.users_of(key).iter().any(|(_, user)| caller.is(user)),
+            _ => people
+                .users_of(key)
+                .iter()
+                .any(|(cluster, user)| is_user(Some(cluster), user)),
         };
         let mut people_named = self.values(ScopeKey::Identity).peekable();
         let owners = self.owners(people);
         let is_own = if people_named.peek().is_some() {
             people_named.all(is_person)
         } else {
-            !owners.is_empty() && owners.iter().all(|(_, user)| caller.is(user))
+            !owners.is_empty()
+                && owners
+                    .iter()
+                    .all(|(cluster, user)| is_user(cluster.as_deref(), user))
         };
         if self.is_for_owners && is_own {
             return true;
@@ -276,6 +291,18 @@ mod tests {
             );
             let hidden = format!("{OWN}notify = []\n");
             assert_eq!(seen(&hidden, caller), caller.sees_everything());
+        }
+    }
+
+    #[test]
+    fn the_same_name_on_another_cluster_is_another_person() {
+        let alice = Caller::peer("alice", 2, Role::User);
+        let there = OWN.replace("\"c\"", "\"other\"");
+        let both = Clusters::new("c", ["other"]);
+        for (text, expected) in [(OWN, true), (there.as_str(), false)] {
+            let budget = &files::parse(text).unwrap()[0];
+            let seen = budget.is_visible_to(&alice, &People::default(), &both);
+            assert_eq!(seen, expected, "{text}");
         }
     }
 

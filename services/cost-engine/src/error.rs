@@ -25,6 +25,15 @@ pub enum Error {
     /// A report cannot be written as JSON.
     #[error("write report")]
     Json(#[source] serde_json::Error),
+    /// An amount of a stored report is not a number.
+    #[error("read the report of {period}: an amount is not a number")]
+    Report {
+        /// The closed period.
+        period: String,
+        /// Cause.
+        #[source]
+        source: std::num::ParseIntError,
+    },
     /// A report cannot be written as CSV.
     #[error("write report")]
     Csv(#[source] csv::Error),
@@ -54,6 +63,7 @@ impl Error {
             | Self::Budgets(_)
             | Self::Amount(_)
             | Self::Json(_)
+            | Self::Report { .. }
             | Self::Csv(_)
             | Self::Interrupted(_)
             | Self::Damaged { .. } => false,

@@ -191,6 +191,17 @@ pub async fn prepare_file(path: PathBuf) -> Result<(), BoxError> {
     Ok(())
 }
 
+/// Marks the closed periods of a recovered file in which costs are missing, so that reports of later periods do not correct them.
+///
+/// # Errors
+/// If it cannot be written.
+pub async fn mark_periods_incomplete(path: PathBuf) -> Result<(), BoxError> {
+    let store = Store::open(&Location::Sqlite(path)).await?;
+    let marked = store.mark_periods_incomplete().await;
+    store.database.close().await;
+    Ok(marked?)
+}
+
 /// The section, and what it names.
 struct Configuration {
     config: Config,
@@ -218,7 +229,8 @@ fn configuration(context: &Context) -> Result<Configuration, BoxError> {
     let budgets = match &prices {
         Some(follower) if !config.budgets.as_os_str().is_empty() => {
             let folder = context.relative(&config.budgets);
-            let watcher = BudgetWatcher::new(folder, &follower.book.borrow());
+            let note = context.health.note("cost-engine.budgets");
+            let watcher = BudgetWatcher::new(folder, &follower.book.borrow(), note);
             Some(watcher.map_err(Error::from)?)
         }
         _ => None,

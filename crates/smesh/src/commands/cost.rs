@@ -226,8 +226,14 @@ fn sums(amounts: &Value, since: &str) -> Vec<String> {
 
 fn closed_period(row: &Value) -> String {
     let field = |key: &str| show::value(&row[key]);
+    let incomplete = match row["incomplete"] == Value::Bool(true) {
+        true => {
+            "; not corrected by later reports: costs are missing since the database was recovered"
+        }
+        false => "",
+    };
     format!(
-        "{} closed by {} at {}, {} rows, SHA-256 {}",
+        "{} closed by {} at {}, {} rows, SHA-256 {}{incomplete}",
         field("period"),
         field("closed_by"),
         field("closed_at"),

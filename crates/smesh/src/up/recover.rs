@@ -78,11 +78,16 @@ pub async fn file(context: &Context, service: &str) -> Result<RecoveredFile, Err
 
 /// Restores costs from the ledger. The next start computes those that are only on the bus.
 async fn restore_costs(context: &Context, path: &Path) -> Result<String, Error> {
-    let restored = match ledger_costs(context, path).await {
+    let found = ledger_costs(context, path).await;
+    if !matches!(found, Ok(Some((_, 0)))) {
+        let marked = cost_engine::mark_periods_incomplete(path.to_owned()).await;
+        marked.map_err(failed)?;
+    }
+    let restored = match found {
         Ok(Some((restored, missing))) => {
             let missing = match missing {
                 0 => String::new(),
-                missing => format!("; {missing} of its entries were erased, or their archive is not here"),
+                missing => format!("; {missing} of its entries were erased, or their archive is not here: later reports do not correct the closed periods"),
             };
             let periods = match restored.lost_periods {
                 0 => String::new(),

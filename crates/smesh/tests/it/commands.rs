@@ -373,19 +373,35 @@ async fn the_log_filter_of_a_running_process_is_shown_and_changed() {
 #[test]
 fn a_report_is_printed_again_and_again() {
     use std::io::{BufRead as _, BufReader};
+
+    /// Ends the command also if the test fails.
+    struct Watching(std::process::Child);
+    impl Drop for Watching {
+        fn drop(&mut self) {
+            drop(self.0.kill());
+            drop(self.0.wait());
+        }
+    }
+
     let mesh = Mesh::started();
-    let mut child = mesh
+    let child = mesh
         .smesh(&["cost", "report", "--watch", "--interval", "1s"])
         .stdout(std::process::Stdio::piped())
         .spawn()
         .unwrap();
-    let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    let times = lines
-        .map(Result::unwrap)
-        .filter(|line| line.starts_with("as of "));
-    let mut times: Vec<String> = times.take(3).collect();
-    child.kill().unwrap();
-    child.wait().unwrap();
+    let mut child = Watching(child);
+    let lines = BufReader::new(child.0.stdout.take().unwrap()).lines();
+    let (sender, times) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let times = lines.map_while(Result::ok);
+        let mut times = times.filter(|line| line.starts_with("as of "));
+        times.try_for_each(|line| sender.send(line))
+    });
+    let deadline = std::time::Duration::from_secs(60);
+    let mut times: Vec<String> = (0..3)
+        .map(|_| times.recv_timeout(deadline).unwrap())
+        .collect();
+    drop(child);
     times.dedup();
     assert_eq!(times.len(), 3, "{times:?}");
     for refused in [["--format", "csv"], ["--interval", "10ms"], ["-o", "x"]] {

@@ -1,5 +1,6 @@
 //! Closed periods: reports that do not change any more.
 
+use mesh_db::pool::Conn;
 use mesh_db::sql::{Row, Sql};
 
 use super::{AuditRow, Store};
@@ -18,10 +19,13 @@ pub struct ClosedPeriod {
     pub closed_at: i64,
     /// Who closed it.
     pub closed_by: String,
+    /// True if costs of closed periods are missing since the file was recovered.
+    pub incomplete: bool,
 }
 
 impl Store {
-    /// Closes a period with its report as JSON, unless it is closed.
+    /// Closes a period with its report as JSON. False if it is closed, or if there are not `known` closed periods, from which the
+    /// corrections of the report were computed: another request has closed one since.
     ///
     /// # Errors
     /// If the database refuses.
@@ -29,13 +33,43 @@ impl Store {
         &self,
         closed: &ClosedPeriod,
         report: &str,
+        known: usize,
         audit: &AuditRow,
     ) -> Result<bool, Error> {
-        let sql = insertion(closed, report);
-        let changed = self
-            .database
-            .change("close period", sql, vec![audit.insertion()]);
-        Ok(changed.await?)
+        let mut transaction = self.begin().await?;
+        let stored = async {
+            // SQLite has a single writer anyway.
+            if matches!(transaction.conn(), Conn::Postgres(_)) {
+                let lock =
+                    "SELECT pg_advisory_xact_lock(hashtext('cost_engine_closed_periods'))::TEXT";
+                transaction.conn().rows(&Sql::new(lock)).await?;
+            }
+            let count = Sql::new("SELECT COUNT(*) AS periods FROM closed_periods");
+            let rows = transaction.conn().rows(&count).await?;
+            let count = rows.first().map(|row| row.get::<i64>("periods"));
+            if count.transpose()?.map(usize::try_from) != Some(Ok(known)) {
+                return Ok(false);
+            }
+            let sql = insertion(closed, report);
+            if transaction.conn().execute(&sql).await? == 0 {
+                return Ok(false);
+            }
+            transaction.conn().execute(&audit.insertion()).await?;
+            Ok(true)
+        };
+        let stored = stored.await.map_err(Error::database("close period"))?;
+        transaction.commit().await?;
+        Ok(stored)
+    }
+
+    /// Marks all closed periods as incomplete.
+    ///
+    /// # Errors
+    /// If the database refuses.
+    pub async fn mark_periods_incomplete(&self) -> Result<(), Error> {
+        let sql = Sql::new("UPDATE closed_periods SET incomplete = 1");
+        let changed = self.database.change("mark periods", sql, Vec::new());
+        Ok(changed.await.map(drop)?)
     }
 
     /// Stores a closed period that an audit entry has. False if it is stored.
@@ -55,7 +89,7 @@ impl Store {
     pub async fn closed_periods(&self) -> Result<Vec<ClosedPeriod>, Error> {
         const ACTION: &str = "read closed periods";
         let sql = Sql::new(
-            "SELECT period, digest, report_rows, closed_at, closed_by FROM closed_periods ORDER BY period",
+            "SELECT period, digest, report_rows, closed_at, closed_by, incomplete FROM closed_periods ORDER BY period",
         );
         let rows = self.database.rows(ACTION, &sql).await?;
         let periods: Result<_, sqlx::Error> = rows.iter().map(read).collect();
@@ -69,7 +103,7 @@ impl Store {
     pub async fn closed_period(&self, name: &str) -> Result<Option<(ClosedPeriod, String)>, Error> {
         const ACTION: &str = "read closed period";
         let sql = Sql::new(
-            "SELECT period, report, digest, report_rows, closed_at, closed_by FROM closed_periods WHERE period = ",
+            "SELECT period, report, digest, report_rows, closed_at, closed_by, incomplete FROM closed_periods WHERE period = ",
         )
         .bind(name);
         let rows = self.database.rows(ACTION, &sql).await?;
@@ -101,5 +135,6 @@ fn read(row: &Row) -> Result<ClosedPeriod, sqlx::Error> {
         rows: row.get("report_rows")?,
         closed_at: row.get("closed_at")?,
         closed_by: row.get("closed_by")?,
+        incomplete: row.get::<i64>("incomplete")? != 0,
     })
 }

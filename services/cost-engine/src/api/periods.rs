@@ -5,6 +5,7 @@ mod corrections;
 use std::collections::BTreeMap;
 
 use axum::extract::{Path, State};
+use axum::http::StatusCode;
 use axum::{Extension, Json};
 use chrono::{DateTime, Utc};
 use chrono_tz::Tz;
@@ -22,10 +23,13 @@ use crate::recorded_report;
 use self::corrections::{Correction, StoredReport, corrections};
 use super::response::{self, CostReportRow, Slices};
 use super::{Api, named_period};
-use crate::adapters::{AuditRow, ClosedPeriod, CostGroup, Filter, People};
+use crate::adapters::{AuditRow, ClosedPeriod, CostGroup, Filter, People, SliceCosts};
 use crate::audit_publisher::AUDIT_KIND;
 use crate::domain::calendar_period::{self, Period};
 use crate::error::Error;
+
+/// Grouping of the reports.
+const BY: CostGroup = CostGroup::Account;
 
 /// A closed period.
 #[derive(Clone, Debug, Serialize)]
@@ -37,6 +41,9 @@ pub(crate) struct ClosedPeriodRow {
     rows: i64,
     closed_at: DateTime<Utc>,
     closed_by: String,
+    /// True if costs are missing since the database was recovered: reports of later periods do not correct this one.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    incomplete: bool,
     /// The report, as text, so that its bytes stay the same. Only of a single period.
     #[serde(skip_serializing_if = "Option::is_none")]
     report: Option<String>,
@@ -59,6 +66,9 @@ struct PeriodReport {
     rows: Vec<CostReportRow>,
     /// What changed in earlier closed periods of the same length since their reports.
     corrections: Vec<Correction>,
+    /// Earlier closed periods of the same length that are not corrected, because costs are missing since the database was recovered.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    not_corrected: Vec<String>,
 }
 
 pub(super) async fn list(
@@ -111,26 +121,35 @@ pub(super) async fn close(
     }
     let nothing = AuditedRead::nothing().extension();
     let internal = |error: Error| Problem::internal(&error);
-    if let Some((closed, _)) = api.store.closed_period(&name).await.map_err(internal)? {
-        return Ok((nothing, Json(row(closed, None))));
+    // Before the costs: the report is stored only if these are still all closed periods, so no correction is in two reports.
+    let known = api.store.closed_periods().await.map_err(internal)?;
+    if let Some(closed) = known.iter().find(|closed| closed.period == name) {
+        return Ok((nothing, Json(row(closed.clone(), None))));
     }
-    let (report, rows) = report(&api, period, now).await.map_err(internal)?;
+    let report = report(&api, period, &known, now).await;
+    let (report, rows) = report.map_err(internal)?;
     let closed = ClosedPeriod {
         digest: hex::encode(Sha256::digest(report.as_bytes())),
         rows,
         closed_at: now.timestamp(),
         closed_by: caller.name.clone(),
         period: name.clone(),
+        incomplete: false,
     };
     let audit = audit_row(&api.cluster, &closed, &report, now);
-    let is_new = api.store.close_period(&closed, &report, &audit).await;
-    if is_new.map_err(internal)? {
+    let is_new = api
+        .store
+        .close_period(&closed, &report, known.len(), &audit);
+    if is_new.await.map_err(internal)? {
         api.audit_pending.notify_one();
         return Ok((nothing, Json(row(closed, None))));
     }
-    // Another request closed it at the same time.
+    // Another request closed it, or another period, at the same time.
     let stored = api.store.closed_period(&name).await.map_err(internal)?;
-    let stored = stored.map_or(closed, |(stored, _)| stored);
+    let (stored, _) = stored.ok_or_else(|| {
+        let detail = "another period was closed at the same time: close this one again";
+        Problem::new(StatusCode::CONFLICT, detail)
+    })?;
     Ok((nothing, Json(row(stored, None))))
 }
 
@@ -143,65 +162,100 @@ fn may_see(caller: &Caller) -> Result<(), Problem> {
     ))
 }
 
-/// The costs of a period by account, and the number of runs that began before its end and still go on.
+/// The costs of a period by account.
 async fn costs(
     api: &Api,
     period: &Period,
     now: DateTime<Utc>,
+) -> Result<Vec<CostReportRow>, Error> {
+    let slice = [period.bounds()];
+    let filter = Filter::all();
+    let read = api.store.slice_costs(BY, &filter, &slice);
+    rows(api, period, read.await?, now).await
+}
+
+/// The costs of a period by account, and the number of runs that began before its end and still go on.
+async fn costs_and_open_runs(
+    api: &Api,
+    period: &Period,
+    now: DateTime<Utc>,
 ) -> Result<(Vec<CostReportRow>, usize), Error> {
-    let by = CostGroup::Account;
     let filter = Filter::all();
     let slice = [period.bounds()];
-    let read = api.store.slice_costs_and_open_runs(by, &filter, &slice);
+    let read = api.store.slice_costs_and_open_runs(BY, &filter, &slice);
     let (costs, open) = read.await?;
     let began = |job: &Job| {
         let start = job.start_time.as_ref();
         start.is_some_and(|start| start.seconds < period.to)
     };
     let open_runs = open.iter().filter(|run| began(&run.job)).count();
-    let slices = Slices::of(&api.store, costs, vec![period.clone()]).await?;
-    let report = response::sliced(by, slices, None, &[], &People::default(), now)?;
-    Ok((report.rows, open_runs))
+    Ok((rows(api, period, costs, now).await?, open_runs))
 }
 
-/// What changed in earlier closed periods of the same length.
+async fn rows(
+    api: &Api,
+    period: &Period,
+    costs: SliceCosts,
+    now: DateTime<Utc>,
+) -> Result<Vec<CostReportRow>, Error> {
+    let slices = Slices::of(&api.store, costs, vec![period.clone()]).await?;
+    let report = response::sliced(BY, slices, None, &[], &People::default(), now)?;
+    Ok(report.rows)
+}
+
+/// What changed in earlier closed periods of the same length, and the names of those whose costs are not all known.
 async fn corrected(
     api: &Api,
     period: &Period,
+    known: &[ClosedPeriod],
     now: DateTime<Utc>,
-) -> Result<Vec<Correction>, Error> {
+) -> Result<(Vec<Correction>, Vec<String>), Error> {
     let length = |name: &str| (name.contains('Q'), name.len());
-    let is_like = |name: &str| length(name) == length(&period.name);
+    let is_like = |closed: &&ClosedPeriod| length(&closed.period) == length(&period.name);
+    let like: Vec<&ClosedPeriod> = known.iter().filter(is_like).collect();
+    let mut earlier: BTreeMap<&str, Period> = BTreeMap::new();
+    let mut not_corrected = Vec::new();
+    for closed in &like {
+        let named = calendar_period::named(Tz::UTC, &closed.period);
+        match named.filter(|named| named.to <= period.from) {
+            Some(_) if closed.incomplete => not_corrected.push(closed.period.clone()),
+            Some(named) => drop(earlier.insert(&closed.period, named)),
+            None => {}
+        }
+    }
+    if earlier.is_empty() {
+        return Ok((Vec::new(), not_corrected));
+    }
+    // Also reports of later periods have corrections of earlier ones.
     let mut reports = Vec::new();
-    for closed in api.store.closed_periods().await? {
-        let is_other = closed.period != period.name && is_like(&closed.period);
-        let stored = match is_other {
-            true => api.store.closed_period(&closed.period).await?,
-            false => None,
-        };
-        if let Some((_, report)) = stored {
+    for closed in like {
+        if let Some((_, report)) = api.store.closed_period(&closed.period).await? {
             let report: StoredReport = serde_json::from_str(&report).map_err(Error::Json)?;
             reports.push(report);
         }
     }
     let mut found = Vec::new();
     for report in &reports {
-        let earlier = calendar_period::named(Tz::UTC, &report.period);
-        let Some(earlier) = earlier.filter(|earlier| earlier.to <= period.from) else {
+        let Some(earlier) = earlier.get(report.period.as_str()) else {
             continue;
         };
-        let (rows, _) = costs(api, &earlier, now).await?;
+        let rows = costs(api, earlier, now).await?;
         let cost = |row: CostReportRow| ((row.cluster, row.key, row.currency), row.total_micros);
         let now: BTreeMap<_, _> = rows.into_iter().map(cost).collect();
-        found.extend(corrections(report, &reports, now));
+        found.extend(corrections(report, &reports, now)?);
     }
-    Ok(found)
+    Ok((found, not_corrected))
 }
 
 /// The report of a period, and its number of rows.
-async fn report(api: &Api, period: Period, now: DateTime<Utc>) -> Result<(String, i64), Error> {
-    let (rows, open_runs) = costs(api, &period, now).await?;
-    let corrections = corrected(api, &period, now).await?;
+async fn report(
+    api: &Api,
+    period: Period,
+    known: &[ClosedPeriod],
+    now: DateTime<Utc>,
+) -> Result<(String, i64), Error> {
+    let (rows, open_runs) = costs_and_open_runs(api, &period, now).await?;
+    let (corrections, not_corrected) = corrected(api, &period, known, now).await?;
     let count = i64::try_from(rows.len()).unwrap_or(i64::MAX);
     let report = PeriodReport {
         period: period.name,
@@ -211,6 +265,7 @@ async fn report(api: &Api, period: Period, now: DateTime<Utc>) -> Result<(String
         open_runs: u64::try_from(open_runs).unwrap_or(u64::MAX),
         rows,
         corrections,
+        not_corrected,
     };
     // Maps are sorted and the fields have an order, so equal costs give equal bytes.
     let text = serde_json::to_string(&report).map_err(Error::Json)?;
@@ -248,6 +303,7 @@ fn row(closed: ClosedPeriod, report: Option<String>) -> ClosedPeriodRow {
         rows: closed.rows,
         closed_at: DateTime::from_timestamp(closed.closed_at, 0).unwrap_or_default(),
         closed_by: closed.closed_by,
+        incomplete: closed.incomplete,
         report,
     }
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use mesh_runtime::ReloadTimer;
+use mesh_runtime::{HealthNote, ReloadTimer};
 use secret_file::FileStamp;
 use tokio::sync::watch;
 
@@ -27,11 +27,17 @@ pub(crate) struct BudgetWatcher {
     seen: Stamps,
     /// Budgets of the API: name and content.
     of_api: Vec<(String, String)>,
+    /// Names budgets of the API that are not in use.
+    ignored: HealthNote,
 }
 
 impl BudgetWatcher {
     /// Loads the budgets for the first time.
-    pub fn new(folder: PathBuf, book: &PriceBook) -> Result<Self, BudgetsError> {
+    pub fn new(
+        folder: PathBuf,
+        book: &PriceBook,
+        ignored: HealthNote,
+    ) -> Result<Self, BudgetsError> {
         let seen = stamps(&folder);
         let budgets = files::load(&folder, Some(&book.currency))?;
         let budgets = Arc::new(budgets);
@@ -41,6 +47,7 @@ impl BudgetWatcher {
             folder,
             seen,
             of_api: Vec::new(),
+            ignored,
         })
     }
 
@@ -107,6 +114,7 @@ impl BudgetWatcher {
     fn with_api(&self, currency: &str) -> Vec<Budget> {
         let mut budgets = Vec::clone(&self.of_files.borrow());
         let names: BTreeSet<String> = budgets.iter().map(|budget| budget.name.clone()).collect();
+        let mut ignored = Vec::new();
         for (name, content) in &self.of_api {
             let fault = match files::parse_one(content, currency) {
                 Ok(_) if names.contains(name) => "a file has a budget of this name".to_owned(),
@@ -117,6 +125,15 @@ impl BudgetWatcher {
                 Err(error) => mesh_runtime::error_chain(&error),
             };
             tracing::warn!(budget = name, "budget of the API ignored: {fault}");
+            ignored.push(format!("{name:?}: {fault}"));
+        }
+        match ignored.is_empty() {
+            true => self.ignored.clear(),
+            false => {
+                let ignored = ignored.join("; ");
+                self.ignored
+                    .say(format!("budgets of the API that are not in use: {ignored}"));
+            }
         }
         budgets
     }
@@ -142,7 +159,9 @@ mod tests {
         let file = folder.path().join("budgets.toml");
         let good = crate::EXAMPLE_BUDGETS;
         std::fs::write(&file, good).unwrap();
-        let mut watcher = BudgetWatcher::new(folder.path().to_owned(), &book).unwrap();
+        let health = mesh_runtime::Health::default();
+        let note = health.note("cost-engine.budgets");
+        let mut watcher = BudgetWatcher::new(folder.path().to_owned(), &book, note).unwrap();
         let amount = |watcher: &BudgetWatcher| watcher.budgets.borrow()[0].amount.0;
         assert!(!watcher.check(&book, Vec::new()));
 
@@ -175,12 +194,15 @@ mod tests {
         with_fault.push(("faulty".into(), "[[budget]]\nname = 1\n".into()));
         std::fs::write(&file, good.replace("3000.00", "5000.00")).unwrap();
         assert!(watcher.check(&book, with_fault));
+        let note = &health.notes()["cost-engine.budgets"];
+        assert!(note.contains("\"faulty\": budgets: the request"), "{note}");
         assert_eq!(watcher.budgets.borrow().len(), 9);
         assert_eq!(amount(&watcher), 5_000_000_000);
         // So are budgets of the API beside faulty files.
         std::fs::write(&file, good.replace("3000.00", "three")).unwrap();
         assert!(watcher.check(&book, of_api("newer")));
         assert_eq!(watcher.budgets.borrow()[8].name, "newer");
+        assert!(health.notes().is_empty());
         assert_eq!(amount(&watcher), 5_000_000_000);
     }
 }

@@ -1,6 +1,6 @@
 //! Months, quarters and years in a time zone, rolling periods, and periods between two moments.
 
-use chrono::{DateTime, Datelike as _, Months, NaiveDate, TimeDelta};
+use chrono::{DateTime, Datelike as _, Months, NaiveDate, TimeDelta, Utc};
 use chrono_tz::Tz;
 
 use super::Interval;
@@ -139,6 +139,12 @@ pub fn named(zone: Tz, name: &str) -> Option<Period> {
     (period.name == name).then_some(period)
 }
 
+/// The name of the present month. UTC if the time zone is not known: who reads the report refuses it.
+pub fn present_month(zone: Option<&str>, now: DateTime<Utc>) -> String {
+    let zone = zone.and_then(|zone| zone.parse().ok()).unwrap_or(Tz::UTC);
+    now.with_timezone(&zone).format("%Y-%m").to_string()
+}
+
 /// A day in a time zone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LocalDay {
@@ -171,6 +177,14 @@ mod tests {
 
     fn time(text: &str) -> i64 {
         DateTime::parse_from_rfc3339(text).unwrap().timestamp()
+    }
+
+    #[test]
+    fn the_present_month_is_that_of_the_zone() {
+        let now = DateTime::parse_from_rfc3339("2026-10-31T23:30:00Z").unwrap();
+        let month = |zone| present_month(zone, now.to_utc());
+        assert_eq!(month(None), "2026-10");
+        assert_eq!(month(Some("Europe/Berlin")), "2026-11");
     }
 
     #[test]

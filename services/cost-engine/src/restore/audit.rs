@@ -78,6 +78,7 @@ impl AuditedActs {
                 rows: i64::try_from(act.rows).unwrap_or(i64::MAX),
                 closed_at: *at,
                 closed_by: act.made_by.clone(),
+                incomplete: false,
             };
             if store.restore_period(&closed, &report).await? {
                 rows.periods += 1;

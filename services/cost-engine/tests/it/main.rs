@@ -10,6 +10,7 @@ mod crash;
 mod damaged;
 mod late;
 mod nodes;
+mod periods;
 mod price_book;
 mod shared;
 mod support;

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use chrono::Utc;
+use cost_engine::domain::calendar_period::present_month;
 use cost_engine::domain::waste::LOST_KINDS;
 use mesh_runtime::harmless_cell;
 use serde_json::Value;
@@ -80,12 +81,14 @@ pub(super) async fn run(
     args: &cli::CostReport,
 ) -> Result<ExitCode, Error> {
     check(args)?;
-    let period = args.period.clone();
-    let period = period.unwrap_or_else(|| Utc::now().format("%Y-%m").to_string());
-    let mut query: Query = vec![("period", period.clone())];
-    query.extend(global.cluster.clone().map(|cluster| ("cluster", cluster)));
+    let query = |period: &str| -> Query {
+        let mut query: Query = vec![("period", period.to_owned())];
+        query.extend(global.cluster.clone().map(|cluster| ("cluster", cluster)));
+        query
+    };
     let mut target = Target::open(args.output.clone())?;
     if args.format == CostReportFormat::Focus {
+        let mut query = query(&period(args));
         query.extend(args.site.clone().map(|site| ("site", site)));
         if args.billed_effective {
             query.push(("billed", "effective".into()));
@@ -95,19 +98,36 @@ pub(super) async fn run(
             target.write(&part)?;
         }
     } else {
-        query.push(("attribution", "slice".into()));
-        query.extend(args.timezone.clone().map(|zone| ("timezone", zone)));
-        target.write(sums(client, args, (&period, &query)).await?.as_bytes())?;
+        let sums = async || {
+            // The month can end while the report is watched.
+            let period = period(args);
+            let mut query = query(&period);
+            query.push(("attribution", "slice".into()));
+            query.extend(args.timezone.clone().map(|zone| ("timezone", zone)));
+            sums(client, args, (&period, &query)).await
+        };
+        target.write(sums().await?.as_bytes())?;
         if args.watch {
             loop {
                 tokio::time::sleep(args.interval).await;
-                let table = sums(client, args, (&period, &query)).await?;
-                target.write(format!("\n{table}").as_bytes())?;
+                match sums().await {
+                    Ok(table) => target.write(format!("\n{table}").as_bytes())?,
+                    // The mesh may be restarted.
+                    Err(error) => {
+                        show::line(format!("retrying: {}", mesh_runtime::error_chain(&error)))?;
+                    }
+                }
             }
         }
     }
     target.complete()?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// The period, by default this month.
+fn period(args: &cli::CostReport) -> String {
+    let period = args.period.clone();
+    period.unwrap_or_else(|| present_month(args.timezone.as_deref(), Utc::now()))
 }
 
 /// Refuses options that the format does not have.

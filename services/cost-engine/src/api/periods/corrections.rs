@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::domain::Micros;
+use crate::error::Error;
 
 /// The part of a stored report that corrections are computed from.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -48,34 +49,41 @@ pub(super) fn corrections(
     closed: &StoredReport,
     others: &[StoredReport],
     now: BTreeMap<Place, Micros>,
-) -> Vec<Correction> {
+) -> Result<Vec<Correction>, Error> {
     let mut left: BTreeMap<Place, i128> = BTreeMap::new();
     let mut add = |place, micros: i128| *left.entry(place).or_default() += micros;
     for (place, cost) in now {
         add(place, cost.0.into());
     }
     for row in closed.rows.iter().cloned() {
-        let micros = row.total_micros.parse::<i128>().unwrap_or_default();
+        let micros = amount(&closed.period, &row.total_micros)?;
         add((row.cluster, row.key, row.currency), -micros);
     }
-    let corrected = others.iter().flat_map(|report| &report.corrections);
-    for known in corrected
-        .filter(|known| known.period == closed.period)
-        .cloned()
-    {
-        let micros = known.total_micros.parse::<i128>().unwrap_or_default();
-        add((known.cluster, known.key, known.currency), -micros);
+    for report in others {
+        let known = report.corrections.iter();
+        for known in known.filter(|known| known.period == closed.period) {
+            let micros = amount(&report.period, &known.total_micros)?;
+            let known = known.clone();
+            add((known.cluster, known.key, known.currency), -micros);
+        }
     }
     let changed = left.into_iter().filter(|(_, micros)| *micros != 0);
-    changed
-        .map(|((cluster, key, currency), micros)| Correction {
-            period: closed.period.clone(),
-            cluster,
-            key,
-            currency,
-            total_micros: micros.to_string(),
-        })
-        .collect()
+    let corrections = changed.map(|((cluster, key, currency), micros)| Correction {
+        period: closed.period.clone(),
+        cluster,
+        key,
+        currency,
+        total_micros: micros.to_string(),
+    });
+    Ok(corrections.collect())
+}
+
+/// A stored amount. One that cannot be read is not 0: the whole cost would be a correction.
+fn amount(period: &str, text: &str) -> Result<i128, Error> {
+    text.parse().map_err(|source| Error::Report {
+        period: period.to_owned(),
+        source,
+    })
 }
 
 #[cfg(test)]
@@ -104,7 +112,7 @@ mod tests {
             (place("b"), Micros(50)),
             (place("new"), Micros(5)),
         ]);
-        let found = corrections(&october, &[], now.clone());
+        let found = corrections(&october, &[], now.clone()).unwrap();
         let written = |found: &[Correction]| {
             let one = |found: &Correction| format!("{} {}", found.key, found.total_micros);
             found.iter().map(one).collect::<Vec<_>>()
@@ -115,9 +123,17 @@ mod tests {
             "period": "2026-11", "rows": [], "corrections": found
         }));
         let others = [october.clone(), november];
-        assert_eq!(corrections(&october, &others, now.clone()), []);
+        assert_eq!(corrections(&october, &others, now).unwrap(), []);
         let later = BTreeMap::from([(place("b"), Micros(60)), (place("new"), Micros(5))]);
-        let found = corrections(&october, &others, later);
+        let found = corrections(&october, &others, later).unwrap();
         assert_eq!(written(&found), ["a -80", "b 10"]);
+    }
+
+    #[test]
+    fn an_unreadable_amount_is_an_error() {
+        let damaged =
+            report(&serde_json::json!({ "period": "2026-10", "rows": [row("a", "1OO")] }));
+        let error = corrections(&damaged, &[], BTreeMap::new()).unwrap_err();
+        assert!(error.to_string().contains("2026-10"), "{error}");
     }
 }

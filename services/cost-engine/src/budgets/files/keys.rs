@@ -139,8 +139,15 @@ impl Keys<'_, '_> {
             self.add_at(place.clone(), "scope", problem);
         }
         // The same name can be another person on another cluster.
-        if scope.contains_key(&ScopeKey::User) && !scope.contains_key(&ScopeKey::Cluster) {
-            let problem = "has no `cluster` beside it: a Unix user is one person on one cluster only; for a person on all clusters name an `identity`";
+        let clusters = scope.get(&ScopeKey::Cluster).map_or(0, BTreeSet::len);
+        if scope.contains_key(&ScopeKey::User) && clusters != 1 {
+            let beside = match clusters {
+                0 => "has no `cluster` beside it",
+                _ => "has several clusters beside it",
+            };
+            let problem = format!(
+                "{beside}: a Unix user is one person on one cluster only; for a person on all clusters name an `identity`"
+            );
             self.add_at(place, "scope.user", problem);
         }
         Some(scope)

@@ -104,7 +104,7 @@ fn names_and_currencies_are_compared_across_files() {
 }
 
 #[test]
-fn a_unix_user_needs_a_cluster() {
+fn a_unix_user_needs_one_cluster() {
     let budget = |scope: &str| {
         let text = format!(
             "[[budget]]\nname = \"own\"\nscope = {{ user = \"alice\"{scope} }}\nperiod = \"month\"\namount = 1\n"
@@ -115,5 +115,10 @@ fn a_unix_user_needs_a_cluster() {
     let expected = "line 3: budget \"own\": scope.user: has no `cluster` beside it";
     assert!(error.contains(expected), "{error}");
     assert!(budget(", account = \"nlp\"").is_err());
-    assert_eq!(budget(", cluster = [\"a\", \"b\"]").unwrap().len(), 1);
+    let error = budget(", cluster = [\"a\", \"b\"]")
+        .unwrap_err()
+        .to_string();
+    let expected = "scope.user: has several clusters beside it";
+    assert!(error.contains(expected), "{error}");
+    assert_eq!(budget(", cluster = [\"a\"]").unwrap().len(), 1);
 }

@@ -234,7 +234,7 @@ fn few_runs_are_looked_at_when_they_end() {
 
 /// The state afterwards, and what is published.
 fn take_all(mut state: AccrualState, ticks: &[Tick]) -> (AccrualState, Vec<Tick>) {
-    let published = ticks.iter().filter(|tick| state.take(tick)).copied();
+    let published = ticks.iter().filter_map(|tick| state.take(tick));
     let published = published.collect();
     (state, published)
 }
@@ -383,4 +383,42 @@ fn the_id_is_derived_from_the_estimate() {
         assert_eq!(EventId::recomputed(event), Some(id));
     }
     assert_eq!(events.len(), 2);
+}
+
+#[test]
+fn a_moved_amount_hides_no_interval() {
+    let moved = Tick {
+        as_of: START + 3_600,
+        reason: TickReason::Threshold(Micros(10_000_000)),
+        otherwise: Some(TickReason::Interval),
+        accrued: Micros(10_000_000),
+        burn_rate: Micros(36_000_000),
+    };
+    let mut state = AccrualState {
+        until: START + 1_000,
+        threshold: Micros(10_000_000),
+        day: START / DAY,
+        day_events: 1,
+    };
+    let taken = state.take(&moved).unwrap();
+    assert_eq!(taken.reason, TickReason::Interval);
+    assert_eq!((state.until, state.day_events), (START + 3_600, 2));
+    assert_eq!(state.take(&moved), None);
+}
+
+#[test]
+fn restored_events_count_once_and_on_their_day() {
+    let mut state = AccrualState::default();
+    state.restore(START + 3_600, Micros(10_000_000));
+    let restored = state;
+    // The same event again, and one of the same run that is older.
+    state.restore(START + 3_600, Micros(10_000_000));
+    state.restore(START + 1_800, Micros::ZERO);
+    assert_eq!(state, restored);
+    // An amount of the day before.
+    state.restore(START - DAY, Micros(100_000_000));
+    assert_eq!(
+        (state.threshold, state.day_events),
+        (Micros(100_000_000), 1)
+    );
 }

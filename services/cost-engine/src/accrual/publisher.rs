@@ -155,7 +155,8 @@ impl AccrualPublisher {
                 continue;
             }
             let ahead = until + AHEAD_SECONDS + spread(&id);
-            let plan = next_tick(&self.rules, book, &run, (done_until, until, ahead));
+            let facts = (&run.history, &run.job);
+            let plan = next_tick(&self.rules, book, facts, (done_until, until, ahead));
             let planned = KnownRun {
                 history: run.history,
                 price_book: book.label(),
@@ -226,22 +227,22 @@ fn spread(id: &RunId) -> i64 {
 
 /// What is due of a run.
 #[derive(Debug, PartialEq, Eq)]
-struct Plan {
+pub(super) struct Plan {
     /// True if something is due now.
-    is_due: bool,
+    pub is_due: bool,
     /// Nothing more is due before.
-    next: i64,
+    pub next: i64,
 }
 
 /// What is due in `(done_until, until]`, and when the next tick is, at most at `ahead`.
-fn next_tick(
+pub(super) fn next_tick(
     rules: &AccrualRules,
     book: &PriceBook,
-    run: &OpenRun,
+    (history, job): (&RunHistory, &Job),
     (done_until, until, ahead): (i64, i64, i64),
 ) -> Plan {
-    let ticks = |until| of_running(rules, book, &run.history, &run.job, until);
-    let charged = costing::accrued_until(&run.history, &run.job, ahead);
+    let ticks = |until| of_running(rules, book, history, job, until);
+    let charged = costing::accrued_until(history, job, ahead);
     // Past its limit a run has no more ticks.
     let (ahead, after) = if charged >= ahead {
         (ahead, ahead)

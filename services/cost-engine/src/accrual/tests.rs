@@ -422,3 +422,26 @@ fn restored_events_count_once_and_on_their_day() {
         (Micros(100_000_000), 1)
     );
 }
+
+#[test]
+fn a_run_is_due_only_until_its_events_are_published() {
+    use super::publisher::next_tick;
+
+    let (book, mut history) = (book(FLAT), history(1));
+    let plan = |history: &RunHistory, done_until: i64, until: i64| {
+        let job = history.start.clone().unwrap();
+        let times = (START + done_until, START + until, START + until + 3_600);
+        let plan = next_tick(&rules(&[10, 100], None), &book, (history, &job), times);
+        let next = (plan.next < i64::MAX).then_some(plan.next - START);
+        (plan.is_due, next)
+    };
+    assert_eq!(plan(&history, -1, 999), (false, Some(1_000)));
+    assert_eq!(plan(&history, 999, 1_000), (true, Some(4_600)));
+    assert_eq!(plan(&history, 1_000, 4_600), (false, Some(8_200)));
+    assert_eq!(plan(&history, 4_600, 8_200), (false, Some(10_000)));
+    // Past its limit of an hour, with another hour of grace, it has no more.
+    history.start.as_mut().unwrap().time_limit_minutes = Some(60);
+    assert_eq!(plan(&history, -1, 6_000), (true, Some(7_201)));
+    assert_eq!(plan(&history, 6_000, 7_201), (false, None));
+    assert_eq!(plan(&history, -1, 90_000), (true, None));
+}

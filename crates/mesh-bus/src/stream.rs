@@ -41,6 +41,8 @@ pub struct ConsumerProgress {
     pub delivered: u64,
     /// Stream sequence up to which all messages were acknowledged.
     pub acknowledged: u64,
+    /// Messages that are still to be delivered or acknowledged.
+    pub unhandled: u64,
 }
 
 impl Bus {
@@ -61,6 +63,7 @@ impl Bus {
         Ok(ConsumerProgress {
             delivered: info.delivered.stream_sequence,
             acknowledged: info.ack_floor.stream_sequence,
+            unhandled: info.num_pending + info.num_ack_pending as u64,
         })
     }
 

@@ -5,6 +5,7 @@
 //! second, never the time at which somebody looked. [`publisher`] evaluates running jobs; the handler of the end publishes what is still due.
 
 mod event;
+pub(crate) mod handled;
 pub(crate) mod publisher;
 mod run;
 
@@ -72,6 +73,8 @@ pub struct Tick {
     pub as_of: i64,
     /// Why.
     pub reason: TickReason,
+    /// The reason if the amount was published already: a late fact moved it to this second.
+    pub otherwise: Option<TickReason>,
     /// Cost until then.
     pub accrued: Micros,
     /// Cost per hour from then on.
@@ -129,19 +132,19 @@ pub fn ticks(
     let mut found = Vec::new();
     for (as_of, moment) in moments {
         burn_rate = moment.burn_rate.unwrap_or(burn_rate);
-        let reason = if let Some(threshold) = moment.threshold {
-            TickReason::Threshold(threshold)
-        } else if has_changed(published_rate, burn_rate) {
-            TickReason::BurnRate
-        } else if moment.is_interval {
-            TickReason::Interval
+        let otherwise = if has_changed(published_rate, burn_rate) {
+            Some(TickReason::BurnRate)
         } else {
+            moment.is_interval.then_some(TickReason::Interval)
+        };
+        let Some(reason) = moment.threshold.map(TickReason::Threshold).or(otherwise) else {
             continue;
         };
         published_rate = burn_rate;
         found.push(Tick {
             as_of,
             reason,
+            otherwise,
             accrued: cost(as_of)?,
             burn_rate,
         });
@@ -187,35 +190,49 @@ pub struct AccrualState {
 }
 
 impl AccrualState {
-    /// Takes in a tick. True if its event is to be published.
+    /// Takes in a tick. Returns it as its event is to be published.
     ///
     /// A late fact may move the time at which an amount was passed. Each amount is published once all the same, also if its time is before
     /// other events by now.
-    pub fn take(&mut self, tick: &Tick) -> bool {
-        let threshold = match tick.reason {
+    pub fn take(&mut self, tick: &Tick) -> Option<Tick> {
+        let is_new = tick.as_of > self.until;
+        let reason = match tick.reason {
+            TickReason::Threshold(threshold) if threshold > self.threshold => Some(tick.reason),
+            TickReason::Threshold(_) => tick.otherwise.filter(|_| is_new),
+            TickReason::BurnRate | TickReason::Interval => is_new.then_some(tick.reason),
+        }?;
+        let threshold = match reason {
             TickReason::Threshold(threshold) => threshold,
             TickReason::BurnRate | TickReason::Interval => Micros::ZERO,
         };
-        let is_moved = matches!(tick.reason, TickReason::Threshold(_))
-            && threshold <= self.threshold
-            && tick.as_of > self.until;
-        if is_moved || (tick.as_of <= self.until && threshold <= self.threshold) {
-            return false;
-        }
         self.note(tick.as_of, threshold);
-        self.day_events <= MAX_EVENTS_PER_DAY
+        let is_within_cap = day_of(tick.as_of) < self.day || self.day_events <= MAX_EVENTS_PER_DAY;
+        is_within_cap.then_some(Tick { reason, ..*tick })
     }
 
-    /// Notes that an event with this time is published. `threshold` is 0 if it passed none.
-    pub fn note(&mut self, as_of: i64, threshold: Micros) {
-        let day = as_of.div_euclid(DAY_SECONDS);
+    /// Takes in a recorded event. `threshold` is 0 if it passed no amount.
+    pub fn restore(&mut self, as_of: i64, threshold: Micros) {
+        if as_of > self.until || threshold > self.threshold {
+            self.note(as_of, threshold);
+        }
+    }
+
+    /// Notes that an event with this time is published.
+    fn note(&mut self, as_of: i64, threshold: Micros) {
+        let day = day_of(as_of);
         if day > self.day {
             (self.day, self.day_events) = (day, 0);
         }
+        if day == self.day {
+            self.day_events = self.day_events.saturating_add(1);
+        }
         self.until = self.until.max(as_of);
         self.threshold = self.threshold.max(threshold);
-        self.day_events = self.day_events.saturating_add(1);
     }
+}
+
+const fn day_of(time: i64) -> i64 {
+    time.div_euclid(DAY_SECONDS)
 }
 
 #[cfg(test)]

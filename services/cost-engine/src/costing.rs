@@ -202,7 +202,7 @@ pub fn burn_rates(
 }
 
 /// How long after its time limit a run may still appear as running, because termination and clean-up take time.
-const LIMIT_GRACE_SECONDS: i64 = 3_600;
+pub(crate) const LIMIT_GRACE_SECONDS: i64 = 3_600;
 
 /// End of the charged time of a running job. A start slightly ahead of our clock costs nothing yet and is not an error. A run far past
 /// its time limit has ended even without a Slurm record, so it is charged up to the limit. Suspended time does not count towards the

@@ -16,6 +16,9 @@ pub enum Error {
     /// The database cannot be used, or refuses a statement.
     #[error(transparent)]
     Database(#[from] mesh_db::Error),
+    /// NATS does not answer.
+    #[error(transparent)]
+    Bus(#[from] mesh_bus::Error),
     /// The database took too long to store a batch.
     #[error("write costs: no answer within {0:?}; is the database reachable?")]
     TooSlow(Duration),
@@ -61,6 +64,7 @@ impl Error {
             Self::TooSlow(_) => true,
             Self::PriceBook(_)
             | Self::Budgets(_)
+            | Self::Bus(_)
             | Self::Amount(_)
             | Self::Json(_)
             | Self::Report { .. }

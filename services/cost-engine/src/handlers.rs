@@ -20,6 +20,7 @@ use mesh_runtime::Condition;
 use tokio::sync::{Notify, watch};
 
 use crate::accrual::AccrualRules;
+use crate::accrual::handled::HandledMessages;
 use crate::adapters::Store;
 use crate::domain::Class;
 use crate::error::Error;
@@ -40,6 +41,8 @@ pub(crate) struct JobEvents {
     /// When accrued costs are due.
     pub rules: Arc<AccrualRules>,
     pub outbox: Outbox,
+    /// Until when job events are handled.
+    pub handled: HandledMessages,
     /// Notified when costs, or what they are computed from, were committed.
     pub committed: Arc<Notify>,
     /// The users whose final costs were committed.
@@ -110,6 +113,7 @@ impl JobEvents {
             outcomes.push(outcome);
         }
         let changed = batch.commit().await?;
+        self.handled.note(messages);
         self.changed_users.add(changed);
         // The costs are committed. The outbox publishes them, now or after a crash.
         if made {

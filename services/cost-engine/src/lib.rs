@@ -62,6 +62,7 @@ use tokio_util::sync::CancellationToken;
 pub use config::Config;
 pub use price_book::{PriceBook, PriceBookError};
 
+use accrual::handled::HandledMessages;
 use accrual::publisher::AccrualPublisher;
 use adapters::Store;
 use budgets::evaluator::{BudgetEvaluator, DailyFacts, Evaluation};
@@ -309,11 +310,13 @@ impl CostEngine {
             let committed = Arc::new(Notify::new());
             let changed_users = ChangedUsers::default();
             let rules = Arc::new(config.accrual_rules());
+            let handled = HandledMessages::default();
             let handler = JobEvents {
                 store: store.clone(),
                 book: follower.book.subscribe(),
                 rules: Arc::clone(&rules),
                 outbox: outbox.clone(),
+                handled: handled.clone(),
                 committed: Arc::clone(&committed),
                 changed_users: changed_users.clone(),
                 database,
@@ -329,6 +332,8 @@ impl CostEngine {
                 book: follower.book.subscribe(),
                 rules,
                 outbox: outbox.clone(),
+                bus: bus.clone(),
+                handled,
                 known: HashMap::new(),
             };
             let book = follower.book.subscribe();

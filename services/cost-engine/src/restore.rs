@@ -261,7 +261,7 @@ async fn accrued(
     };
     let mut state = known.state;
     let threshold = micros(&cost.threshold).unwrap_or_default();
-    state.note(seconds(cost.as_of.as_ref()).unwrap_or_default(), threshold);
+    state.restore(seconds(cost.as_of.as_ref()).unwrap_or_default(), threshold);
     transaction.store_accruals(cluster, run, &state).await
 }
 

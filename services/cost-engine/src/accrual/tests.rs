@@ -234,7 +234,7 @@ fn few_runs_are_looked_at_when_they_end() {
 
 /// The state afterwards, and what is published.
 fn take_all(mut state: AccrualState, ticks: &[Tick]) -> (AccrualState, Vec<Tick>) {
-    let published = ticks.iter().filter(|tick| state.take(tick)).copied();
+    let published = ticks.iter().filter_map(|tick| state.take(tick));
     let published = published.collect();
     (state, published)
 }
@@ -383,4 +383,65 @@ fn the_id_is_derived_from_the_estimate() {
         assert_eq!(EventId::recomputed(event), Some(id));
     }
     assert_eq!(events.len(), 2);
+}
+
+#[test]
+fn a_moved_amount_hides_no_interval() {
+    let moved = Tick {
+        as_of: START + 3_600,
+        reason: TickReason::Threshold(Micros(10_000_000)),
+        otherwise: Some(TickReason::Interval),
+        accrued: Micros(10_000_000),
+        burn_rate: Micros(36_000_000),
+    };
+    let mut state = AccrualState {
+        until: START + 1_000,
+        threshold: Micros(10_000_000),
+        day: START / DAY,
+        day_events: 1,
+    };
+    let taken = state.take(&moved).unwrap();
+    assert_eq!(taken.reason, TickReason::Interval);
+    assert_eq!((state.until, state.day_events), (START + 3_600, 2));
+    assert_eq!(state.take(&moved), None);
+}
+
+#[test]
+fn restored_events_count_once_and_on_their_day() {
+    let mut state = AccrualState::default();
+    state.restore(START + 3_600, Micros(10_000_000));
+    let restored = state;
+    // The same event again, and one of the same run that is older.
+    state.restore(START + 3_600, Micros(10_000_000));
+    state.restore(START + 1_800, Micros::ZERO);
+    assert_eq!(state, restored);
+    // An amount of the day before.
+    state.restore(START - DAY, Micros(100_000_000));
+    assert_eq!(
+        (state.threshold, state.day_events),
+        (Micros(100_000_000), 1)
+    );
+}
+
+#[test]
+fn a_run_is_due_only_until_its_events_are_published() {
+    use super::publisher::next_tick;
+
+    let (book, mut history) = (book(FLAT), history(1));
+    let plan = |history: &RunHistory, done_until: i64, until: i64| {
+        let job = history.start.clone().unwrap();
+        let times = (START + done_until, START + until, START + until + 3_600);
+        let plan = next_tick(&rules(&[10, 100], None), &book, (history, &job), times);
+        let next = (plan.next < i64::MAX).then_some(plan.next - START);
+        (plan.is_due, next)
+    };
+    assert_eq!(plan(&history, -1, 999), (false, Some(1_000)));
+    assert_eq!(plan(&history, 999, 1_000), (true, Some(4_600)));
+    assert_eq!(plan(&history, 1_000, 4_600), (false, Some(8_200)));
+    assert_eq!(plan(&history, 4_600, 8_200), (false, Some(10_000)));
+    // Past its limit of an hour, with another hour of grace, it has no more.
+    history.start.as_mut().unwrap().time_limit_minutes = Some(60);
+    assert_eq!(plan(&history, -1, 6_000), (true, Some(7_201)));
+    assert_eq!(plan(&history, 6_000, 7_201), (false, None));
+    assert_eq!(plan(&history, -1, 90_000), (true, None));
 }

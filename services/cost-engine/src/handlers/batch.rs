@@ -12,7 +12,7 @@ use mesh_events::{Event, EventId, EventType, RunKey, Slot, from_timestamp};
 use prost::Message as _;
 
 use super::{BatchOutcome, Change, JobChange, run_of, step};
-use crate::accrual::publisher::RunTicks;
+use crate::accrual::publisher::{MISSED_SECONDS, RunTicks};
 use crate::accrual::{self, AccrualRules};
 use crate::adapters::{CostRow, FinalCost, NodeChange, NodePartitions, Transaction};
 use crate::costing::{self, WasteColumns};
@@ -340,6 +340,9 @@ impl Batch {
             job: cause.job,
             is_running: false,
             now: Utc::now().timestamp(),
+            since: end - MISSED_SECONDS,
+            // The amounts, and those of a day or two.
+            max_events: usize::MAX,
         };
         let ticks = ticks.unwrap_or_default();
         published

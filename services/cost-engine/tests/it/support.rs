@@ -72,10 +72,12 @@ impl Site {
 
     /// With the defaults of `accrue_at` and `accrue_every`.
     pub fn with_accruals(self) -> Self {
-        Self {
-            accruals: "",
-            ..self
-        }
+        self.with_accrual_keys("")
+    }
+
+    /// With keys about accrued costs.
+    pub fn with_accrual_keys(self, accruals: &'static str) -> Self {
+        Self { accruals, ..self }
     }
 
     pub fn path(&self, name: &str) -> PathBuf {

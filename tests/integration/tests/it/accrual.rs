@@ -1,7 +1,5 @@
 //! The cost of a running job passes amounts while `smesh up` is killed.
 
-use std::time::Duration;
-
 use integration::{Cluster, ClusterOptions, Fact, Mesh, MeshOptions, Slurm as _, scenario};
 use mesh_events::EventType;
 use mesh_events::proto::mesh::cost::v1::{CostEvent, Money};
@@ -9,9 +7,9 @@ use mesh_events::proto::mesh::event::v1::event::Payload;
 
 use crate::support::{PATIENCE, options};
 
-/// Five units per second and node.
+/// Two units per second and node.
 const BOOK: &str = "name = \"fast\"\nversion = \"1\"\ncurrency = \"EUR\"\nmode = \"whole_node\"\n[[node_type]]\nname = \"all\"\ncpu = 4\nmem = 4000\ngpu = 4\n\
-    [[node_type.price]]\non_demand = \"18000.00\"\n";
+    [[node_type.price]]\non_demand = \"7200.00\"\n";
 
 fn cost(fact: &Fact) -> &CostEvent {
     match &fact.event.payload {
@@ -53,20 +51,18 @@ async fn amounts_are_passed_once_at_their_second_though_the_mesh_is_killed() {
     let mut mesh = Mesh::set_up(&cluster, "mesh", &options).await.unwrap();
     mesh.start().await.unwrap();
     cluster.ring(&mesh.hook_config()).unwrap();
-    let job = cluster.submit("alice", &[], "sleep 75").await.unwrap();
+    let job = cluster.submit("alice", &[], "sleep 90").await.unwrap();
     let first = mesh.wait_facts("10 units are passed", PATIENCE, "cost.accrued", |facts| {
         (!facts.is_empty()).then(|| passed(facts))
     });
     // As early as it may be, and not when somebody looked.
-    assert_eq!(first.await.unwrap(), [(10, 10, 2)]);
+    assert_eq!(first.await.unwrap()[0], (10, 10, 5));
     mesh.kill().await.unwrap();
-    // The second amount is passed meanwhile or was just passed.
-    tokio::time::sleep(Duration::from_secs(5)).await;
     mesh.start().await.unwrap();
     let second = mesh.wait_facts("100 units are passed", PATIENCE, "cost.accrued", |facts| {
         (facts.len() >= 2).then(|| passed(facts))
     });
-    let both = [(10, 10, 2), (100, 100, 20)];
+    let both = [(10, 10, 5), (100, 100, 50)];
     assert_eq!(second.await.unwrap(), both);
     mesh.kill().await.unwrap();
     mesh.start().await.unwrap();
@@ -80,5 +76,5 @@ async fn amounts_are_passed_once_at_their_second_though_the_mesh_is_killed() {
     let total = &facts.last().unwrap();
     let run = cost(total).job.as_ref().unwrap();
     let seconds = [&run.end_time, &run.start_time].map(|time| time.as_ref().unwrap().seconds);
-    assert_eq!(units(&cost(total).total), 5 * (seconds[0] - seconds[1]));
+    assert_eq!(units(&cost(total).total), 2 * (seconds[0] - seconds[1]));
 }

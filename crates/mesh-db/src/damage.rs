@@ -355,6 +355,11 @@ mod tests {
         assert!(recovered.damaged.unwrap().exists());
         let marker = RecoveryMarker::of(&path);
         assert!(marker.is_set());
+        assert_eq!(marker.restored(), None);
+        for sequences in [vec![], vec![7, 0]] {
+            marker.note_restored(&sequences).unwrap();
+            assert_eq!(marker.restored(), Some(sequences));
+        }
         marker.clear().unwrap();
         assert!(!marker.is_set());
     }

@@ -17,17 +17,23 @@ pub mod metrics;
 pub mod refresh;
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use mesh_bus::Bus;
+use mesh_bus::{Backoff, Bus};
 use mesh_db::Location;
 use mesh_db::damage::RecoveryMarker;
 use mesh_events::catalogue::SLURM_EVENTS;
 use mesh_runtime::{BoxError, Context, DatabaseStart, RunningService, Service};
+use tokio_util::sync::CancellationToken;
 
 use adapters::store::Store;
 use config::Config;
+use error::Error;
 use handlers::EventCounter;
 use refresh::{Published, Refresher};
+
+/// Delay between the attempts to count again after a recovery.
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The exporter.
 pub struct ExporterService;
@@ -152,9 +158,9 @@ async fn run(
         return Ok(());
     }
     if let Some(marker) = marker.filter(RecoveryMarker::is_set) {
-        store.clear().await?;
-        bus.recreate_consumer(SLURM_EVENTS, ExporterService::NAME)
-            .await?;
+        if !count_again(store, bus, &shutdown).await {
+            return Ok(());
+        }
         marker.clear()?;
         tracing::info!("database was recovered, counting the events on the bus");
     }
@@ -173,6 +179,35 @@ async fn run(
     consumed?;
     bus.close().await;
     Ok::<(), BoxError>(())
+}
+
+/// Makes the next events those that the bus has, from the first one. Retries until shutdown; false then.
+async fn count_again(store: &Store, bus: &Bus, shutdown: &CancellationToken) -> bool {
+    let mut interval = Backoff::fixed(RETRY_INTERVAL);
+    loop {
+        match try_count_again(store, bus).await {
+            Ok(true) => return true,
+            Ok(false) => tracing::warn!("consumer not deleted, retrying"),
+            Err(error) => {
+                let error = mesh_runtime::error_chain(&error);
+                tracing::warn!(error, "counters not cleared, retrying");
+            }
+        }
+        if !interval.wait(shutdown).await {
+            return false;
+        }
+    }
+}
+
+/// False if the consumer is still the one of before: it would not deliver what it had delivered.
+async fn try_count_again(store: &Store, bus: &Bus) -> Result<bool, Error> {
+    let name = ExporterService::NAME;
+    store.clear().await?;
+    bus.recreate_consumer(SLURM_EVENTS, name).await?;
+    let progress = bus.consumer_progress(SLURM_EVENTS, name).await?;
+    let state = bus.stream_state(SLURM_EVENTS).await?;
+    // A new consumer says that it delivered what the stream no longer has.
+    Ok(progress.delivered < state.first_sequence.max(1))
 }
 
 /// True if `smesh up` runs the exporter.

@@ -47,7 +47,9 @@ impl Recovery {
     /// Of a SQLite file. `None` on a database server.
     pub fn new(marker: Option<RecoveryMarker>, store: &Store) -> Self {
         let marker = marker.filter(RecoveryMarker::is_set);
-        let is_lacking = marker.as_ref().is_some_and(|marker| !marker.is_restored());
+        let is_lacking = marker
+            .as_ref()
+            .is_some_and(|marker| marker.restored().is_none());
         store.set_restoring(is_lacking);
         Self(Arc::new(Inner {
             is_uncertain: AtomicBool::new(marker.is_some()),
@@ -71,37 +73,51 @@ impl Recovery {
             return Ok(());
         };
         let mut interval = Backoff::fixed(RETRY_INTERVAL);
-        while let Err(error) = self.try_restore(store, bus, marker).await {
-            let error = mesh_runtime::error_chain(&error);
-            tracing::warn!(error, "runs not restored from the audit, retrying");
+        let unknown_up_to = loop {
+            match self.try_restore(store, bus, marker).await {
+                Ok(unknown_up_to) => break unknown_up_to,
+                Err(error) => {
+                    let error = mesh_runtime::error_chain(&error);
+                    tracing::warn!(error, "runs not restored from the audit, retrying");
+                }
+            }
             if !interval.wait(shutdown).await {
                 return Ok(());
             }
-        }
-        marker.note_restored()?;
+        };
+        // Before anything is delivered: after that, the next start cannot find out.
+        marker.note_restored(&unknown_up_to)?;
         store.set_restoring(false);
         Ok(())
     }
 
+    /// Returns what [`Inner::unknown_up_to`] is now.
     async fn try_restore(
         &self,
         store: &Store,
         bus: &Bus,
         marker: &RecoveryMarker,
-    ) -> Result<(), Error> {
+    ) -> Result<[u64; 2], Error> {
+        let noted = marker.restored();
+        let mut unknown_up_to = [0; 2];
         for (place, stream) in STREAMS.into_iter().enumerate() {
-            let progress = progress(bus, stream).await?;
-            let delivered = progress.delivered;
-            self.0.delivered[place].store(delivered, Ordering::SeqCst);
-            if progress == ConsumerProgress::default() {
+            let delivered = progress(bus, stream).await?.delivered;
+            let state = bus.stream_state(stream).await?;
+            // A new consumer says that it delivered what the stream no longer has.
+            let unknown = if delivered < state.first_sequence.max(1) {
                 // Its consumer was made again, and delivers everything for the first time.
-                let last = bus.stream_state(stream).await?.last_sequence;
-                self.0.unknown_up_to[place].store(last, Ordering::SeqCst);
-                self.0.delivered[place].store(last, Ordering::SeqCst);
-            }
+                state.last_sequence
+            } else {
+                let noted = noted.as_ref().and_then(|noted| noted.get(place));
+                // A stream that was made again has fewer messages.
+                noted.copied().unwrap_or(0).min(state.last_sequence)
+            };
+            unknown_up_to[place] = unknown;
+            self.0.unknown_up_to[place].store(unknown, Ordering::SeqCst);
+            self.0.delivered[place].store(delivered.max(unknown), Ordering::SeqCst);
         }
-        if marker.is_restored() {
-            return Ok(());
+        if noted.is_some() {
+            return Ok(unknown_up_to);
         }
         let recorded = read_audit(bus).await?;
         let restored = store.restore(&recorded, Utc::now()).await?;
@@ -110,7 +126,7 @@ impl Recovery {
             given_up = restored.given_up,
             "database was recovered: runs read from MESH_AUDIT"
         );
-        Ok(())
+        Ok(unknown_up_to)
     }
 
     /// Marks firings that may have happened before the database was lost.

@@ -36,7 +36,7 @@ struct UnknownRun {
 
 impl Store {
     /// Adds the runs and pauses of the audit, and gives up every run that had not ended: a row may be older than what was sent to
-    /// Slurm. The rules of those are paused.
+    /// Slurm, and so may a dead letter that was redriven. The rules of those are paused.
     ///
     /// # Errors
     /// If the database refuses. Nothing is changed then.
@@ -112,7 +112,7 @@ async fn add(
     Ok(transaction.conn().execute(&sql).await? > 0)
 }
 
-/// Gives a run that the database has the outcome that the audit has.
+/// Gives a run that the database has the outcome that the audit has. Without one, a dead letter was redriven, and counts as submitting.
 async fn finish(
     transaction: &mut WriteTransaction,
     key: &str,
@@ -120,7 +120,8 @@ async fn finish(
     now: i64,
 ) -> Result<(), sqlx::Error> {
     let Some(outcome) = run.outcome() else {
-        return Ok(());
+        let sql = Sql::new("UPDATE intents SET state = 'submitting', next_at = NULL WHERE state IN ('refused', 'given_up') AND key = ").bind(key);
+        return transaction.conn().execute(&sql).await.map(drop);
     };
     let sql = Sql::new("UPDATE intents SET next_at = NULL, state = ")
         .bind(outcome.as_str())
@@ -128,7 +129,9 @@ async fn finish(
         .bind(now)
         .push(", error = ")
         .bind(&run.last.reason)
-        .push(" WHERE state IN ('planned', 'submitting', 'accepted', 'confirmed') AND key = ")
+        .push(" WHERE state IN ('planned', 'submitting', 'accepted', 'confirmed', 'refused', 'given_up') AND state <> ")
+        .bind(outcome.as_str())
+        .push(" AND key = ")
         .bind(key);
     transaction.conn().execute(&sql).await.map(drop)
 }

@@ -4,17 +4,20 @@ use std::fs;
 
 use async_nats::jetstream::AckKind;
 use async_nats::jetstream::consumer::PullConsumer;
-use chrono::TimeDelta;
+use chrono::{TimeDelta, Utc};
 use futures_util::StreamExt as _;
 use mesh_bus::Bus;
-use mesh_db::damage;
+use mesh_db::sql::Sql;
+use mesh_db::{Location, damage};
 use mesh_events::catalogue::{MESH_AUDIT, SLURM_EVENTS};
-use mesh_events::proto::mesh::audit::v1::AuditEntry;
 use mesh_events::proto::mesh::audit::v1::audit_entry::Act;
-use mesh_events::{Event, EventType};
+use mesh_events::proto::mesh::audit::v1::{AuditEntry, TriggerActed};
+use mesh_events::{Event, EventType, timestamp};
 use mesh_testkit::{NatsServer, wait_until};
 use prost::Message as _;
 use serde_json::Value;
+use workflow_trigger::adapters::store::Store;
+use workflow_trigger::domain::recorded::Recorded;
 
 use crate::support::{DEADLINE, Site, Trigger, admin, bus, end, publish, rule};
 
@@ -185,21 +188,118 @@ async fn a_consumer_that_was_made_again_fires_nothing_that_may_have_fired() {
     let site = Site::new("");
     let nats = NatsServer::start().await;
     let bus = bus(&nats).await;
-    let tables = rule("one", "") + NO_SLURM;
+    let tables = rule("one", "") + &rule_on("two", "job.failed") + NO_SLURM;
+    publish(&bus, &event(EventType::JobTimeout, 1)).await;
     let trigger = site.start(&nats, SELDOM, &tables).await;
     trigger.stop().await;
     lose(&site).await;
-    let unknown = event(EventType::JobCompleted, 1);
-    publish(&bus, &unknown).await;
     let client = async_nats::connect(nats.url()).await.unwrap();
     let context = async_nats::jetstream::new(client);
+    // The first messages expired.
+    let stream = context.get_stream(SLURM_EVENTS).await.unwrap();
+    stream.purge().await.unwrap();
+    let first = event(EventType::JobCompleted, 2);
+    publish(&bus, &first).await;
+    for job in 3..600 {
+        publish(&bus, &event(EventType::JobCompleted, job)).await;
+    }
+    let last = event(EventType::JobFailed, 600);
+    publish(&bus, &last).await;
     context
         .delete_consumer_from_stream("workflow-trigger", SLURM_EVENTS)
         .await
         .unwrap();
-    let trigger = site.start(&nats, SELDOM, &tables).await;
-    trigger.wait_run(&unknown.id, "refused").await;
+
+    let one_by_one = format!("{SELDOM}\nbatch_size = 1");
+    let trigger = site.start(&nats, &one_by_one, &tables).await;
+    trigger.wait_run(&first.id, "refused").await;
     let rule = rule_of(&trigger, "one").await.to_string();
     assert!(rule.contains("may have fired before"), "{rule}");
+    trigger.kill().await;
+    let progress = bus.consumer_progress(SLURM_EVENTS, "workflow-trigger");
+    let delivered = progress.await.unwrap().delivered;
+    assert!((2..600).contains(&delivered), "{delivered}");
+
+    let trigger = site.start(&nats, SELDOM, &tables).await;
+    trigger.wait_run(&last.id, "refused").await;
+    let rule = rule_of(&trigger, "two").await.to_string();
+    assert!(rule.contains("may have fired before"), "{rule}");
     trigger.stop().await;
+}
+
+/// The audit of these runs, each of a rule that is called like it.
+fn recorded(entries: &[(&str, &str)]) -> Recorded {
+    let mut recorded = Recorded::default();
+    for (key, what) in entries {
+        let act = TriggerActed {
+            what: (*what).to_owned(),
+            rule: format!("alice/{key}"),
+            key: (*key).to_owned(),
+            ..TriggerActed::default()
+        };
+        recorded.add(AuditEntry {
+            at: Some(timestamp(Utc::now())),
+            act: Some(Act::Trigger(act)),
+            ..AuditEntry::default()
+        });
+    }
+    recorded
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dead_letter_that_is_older_than_the_audit_is_not_believed() {
+    const REDRIVEN: &[(&str, &str)] = &[
+        ("ended", "redriven"),
+        ("ended", "submitted"),
+        ("ended", "released"),
+        ("redriven", "redriven"),
+        ("submitted", "redriven"),
+        ("submitted", "submitted"),
+    ];
+    let dead = [
+        ("dead", "refused"),
+        ("ended", "given_up"),
+        ("redriven", "refused"),
+        ("submitted", "given_up"),
+    ];
+    let site = Site::new("");
+    let location = Location::Sqlite(site.path("workflow-trigger.db"));
+    let store = Store::connect(&location).unwrap();
+    store.database.prepare().await.unwrap();
+    store.restore(&recorded(&dead), Utc::now()).await.unwrap();
+    let all = [&dead, REDRIVEN].concat();
+    let restored = store.restore(&recorded(&all), Utc::now()).await.unwrap();
+    assert_eq!((restored.added, restored.given_up), (0, 2));
+
+    let sql = Sql::new("SELECT key, state, error FROM intents ORDER BY key");
+    let rows = store.database.rows("read runs", &sql).await.unwrap();
+    let states: Vec<(String, String, bool)> = rows
+        .iter()
+        .map(|row| {
+            let error: String = row.get("error").unwrap();
+            let is_unknown = error.contains("not known");
+            (
+                row.get("key").unwrap(),
+                row.get("state").unwrap(),
+                is_unknown,
+            )
+        })
+        .collect();
+    let expected = [
+        ("dead", "refused", false),
+        ("ended", "released", false),
+        ("redriven", "given_up", true),
+        ("submitted", "given_up", true),
+    ];
+    let expected =
+        expected.map(|(key, state, is_unknown)| (key.to_owned(), state.to_owned(), is_unknown));
+    assert_eq!(states, expected);
+    let states = store.rule_states().await.unwrap();
+    let paused: Vec<&str> = states
+        .iter()
+        .filter(|(_, state)| state.paused_at.is_some())
+        .map(|(rule, _)| rule.name.as_str())
+        .collect();
+    assert_eq!(paused, ["redriven", "submitted"]);
+    store.database.close().await;
 }

@@ -160,6 +160,11 @@ impl Trigger {
     pub async fn stop(self) {
         self.0.stop().await;
     }
+
+    /// Ends abruptly, as after SIGKILL.
+    pub async fn kill(self) {
+        self.0.kill().await;
+    }
 }
 
 pub fn alice() -> Caller {

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use mesh_bus::{ConsumerProgress, Message};
 
-/// Most seconds that are remembered.
+/// Most seconds that are stored.
 const MAX_SECONDS: usize = 3600;
 
 /// The messages that this process handled: for each second in which the server stored some, the highest stream sequence.

@@ -111,9 +111,9 @@ async fn an_absence_is_pending_until_accounting_answers_across_restarts() {
     let cluster = cluster.as_ref().unwrap();
     let mesh = Mesh::start().await;
     // Without an overlap, only the backlog covers the downtime. A restarted slurmdbd answers at once, but slurmctld sends its queued
-    // records seconds later (seen on 24.11.5): `resolution_timeout` allows for that.
+    // records seconds later (seen on 24.11.5), and slow machines take their time: `resolution_timeout` allows for that.
     let settings = format!(
-        "{FAST}\ncatch_up_overlap = \"0s\"\nmissing_record_timeout = \"1s\"\nresolution_timeout = \"45s\""
+        "{FAST}\ncatch_up_overlap = \"0s\"\nmissing_record_timeout = \"1s\"\nresolution_timeout = \"5m\""
     );
     let ingest = mesh.ingest(cluster, &settings).await.ready().await;
     let known = cluster.sbatch(&[], "sleep 300").await;

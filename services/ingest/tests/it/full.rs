@@ -11,6 +11,7 @@ use crate::doorbell::ring;
 use crate::forged::field;
 use crate::forgotten::{wait_all_in_accounting, wait_all_purged};
 use crate::mesh::Mesh;
+use crate::resized::{next_second, resize};
 use crate::stand_in::{POLL, StandIn};
 use crate::users::{FAST, baseline};
 
@@ -152,12 +153,10 @@ async fn a_resized_run_that_only_accounting_has_waits_for_the_bucket() {
     stand_in.override_output("squeue", "exit 1");
     let job = cluster.sbatch(&["--nodes=2"], "sleep 300").await;
     cluster.wait_state(job, "RUNNING").await;
-    tokio::time::sleep(Duration::from_millis(1_100)).await;
-    let id = job.to_string();
-    let resize = ["scontrol", "update", &format!("JobId={id}"), "NumNodes=1"];
-    cluster.run("alice", &resize).await;
-    tokio::time::sleep(Duration::from_millis(1_100)).await;
-    cluster.run("alice", &["scancel", &id]).await;
+    next_second().await;
+    resize(&cluster, job, 1).await;
+    next_second().await;
+    cluster.run("alice", &["scancel", &job.to_string()]).await;
     wait_all_purged(&cluster).await;
     wait_all_in_accounting(&cluster, &[job]).await;
     limit(&mesh, Some(1)).await;

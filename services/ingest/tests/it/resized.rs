@@ -13,7 +13,7 @@ const SLOW: &str = "poll_interval = \"1h\"\nusage_delay = \"1s\"";
 const WIDE: [&str; 2] = ["-plow", "-N3"];
 
 /// Shrinks a running job.
-async fn resize(cluster: &Cluster, job: u32, nodes: u32) {
+pub async fn resize(cluster: &Cluster, job: u32, nodes: u32) {
     let job = format!("JobId={job}");
     let nodes = format!("NumNodes={nodes}");
     let command = ["scontrol", "update", &job, &nodes];
@@ -21,7 +21,7 @@ async fn resize(cluster: &Cluster, job: u32, nodes: u32) {
 }
 
 /// Waits until the clock shows another second. Slurm's times are whole seconds, and two resizes of one second are one.
-async fn next_second() {
+pub async fn next_second() {
     tokio::time::sleep(std::time::Duration::from_millis(1_100)).await;
 }
 

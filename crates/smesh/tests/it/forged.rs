@@ -3,12 +3,13 @@
 
 use std::path::Path;
 
-use mesh_events::EventType;
-use mesh_testkit::fixtures;
+use mesh_events::catalogue::MESH_CHECKPOINTS;
+use mesh_events::{EventType, subject};
+use mesh_testkit::{fixtures, wait_until};
 use serde_json::Value;
 
-use crate::mesh::{Mesh, stderr, stdout};
-use crate::others::{publish, with_an_event_of_alice};
+use crate::mesh::{Mesh, TIMEOUT, stderr, stdout};
+use crate::others::{bus, publish, with_an_event_of_alice};
 
 /// Files of a ledger on SQLite.
 pub const DATABASE: [&str; 3] = ["ledger.db", "ledger.db-wal", "ledger.db-shm"];
@@ -29,16 +30,25 @@ pub fn copy(from: &Path, to: &Path, files: &[&str]) {
     }
 }
 
-/// Publishes a job, waits until a checkpoint covers more than this many entries, and returns the checkpoint.
-pub async fn signed_beyond(mesh: &Mesh, job: u32, size: u64) -> String {
+/// Publishes a job, waits until a published checkpoint covers its event, and returns the ledger's newest one.
+pub async fn signed(mesh: &Mesh, job: u32) -> String {
     let event = fixtures::job_event(EventType::JobStarted, fixtures::job(job));
     publish(mesh, &event).await;
-    let job = job.to_string();
-    mesh.wait_until("the job is in the ledger", || {
-        stdout(&mesh.run(&["events", "--job", &job])).contains("job.started")
-    });
+    let entry = || {
+        let found = mesh.get(&format!("/v1/events?job={job}&type=job.started"));
+        found["entries"][0]["seq"].as_u64()
+    };
+    mesh.wait_until("the job is in the ledger", || entry().is_some());
     let newest = || stdout(&mesh.run(&["ledger", "checkpoint"]));
-    mesh.wait_until("it is signed", || size_of(&newest()) > size);
+    mesh.wait_until("it is signed", || Some(size_of(&newest())) >= entry());
+    let subject = subject::checkpoint(newest().lines().next().unwrap());
+    let bus = bus(mesh, "ledger").await;
+    wait_until("it is published", TIMEOUT, async || {
+        let last = bus.last_stored(MESH_CHECKPOINTS, &subject).await.unwrap();
+        let note = last.map(|last| String::from_utf8(last.body.to_vec()).unwrap());
+        note.is_some_and(|note| Some(size_of(&note)) >= entry())
+    })
+    .await;
     newest()
 }
 
@@ -51,16 +61,14 @@ pub fn size_of(note: &str) -> u64 {
 #[tokio::test(flavor = "multi_thread")]
 async fn another_history_with_the_same_key_is_found_by_a_stored_checkpoint() {
     let mut mesh = with_an_event_of_alice(|_| {}).await;
-    let before = size_of(&signed_beyond(&mesh, 8, 0).await);
+    let before = size_of(&signed(&mesh, 8).await);
     mesh.end("-TERM");
     let backup = mesh.path("backup");
     std::fs::create_dir(&backup).unwrap();
     let all = [DATABASE.as_slice(), &KEY].concat();
     copy(&mesh.path("data"), &backup, &all);
     mesh.start();
-    // The first one may only cover what was in the backup without a signature.
-    let first = signed_beyond(&mesh, 9, before).await;
-    let checkpoint_note = signed_beyond(&mesh, 900, size_of(&first)).await;
+    let checkpoint_note = signed(&mesh, 9).await;
     std::fs::write(mesh.path("kept.note"), &checkpoint_note).unwrap();
     let keys = stdout(&mesh.run(&["ledger", "key", "show"]));
     std::fs::write(mesh.path("keys"), &keys).unwrap();
@@ -79,12 +87,12 @@ async fn another_history_with_the_same_key_is_found_by_a_stored_checkpoint() {
     // A client without earlier checkpoints notices nothing.
     std::fs::rename(mesh.path(KNOWN), mesh.path("known.before")).unwrap();
     mesh.start();
-    let mut newest = signed_beyond(&mesh, 10, before).await;
+    let mut newest = signed(&mesh, 10).await;
     for job in 11.. {
         if size_of(&newest) >= size_of(&checkpoint_note) {
             break;
         }
-        newest = signed_beyond(&mesh, job, size_of(&newest)).await;
+        newest = signed(&mesh, job).await;
     }
     std::fs::write(mesh.path("export"), mesh.run(&["ledger", "export"]).stdout).unwrap();
 

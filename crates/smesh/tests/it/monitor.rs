@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use mesh_testkit::write_private;
 use serde_json::Value;
 
-use crate::forged::{DATABASE, KEY, copy, signed_beyond, size_of};
+use crate::forged::{DATABASE, KEY, copy, signed, size_of};
 use crate::mesh::{Mesh, stderr, stdout};
 use crate::others::with_an_event_of_alice;
 
@@ -75,10 +75,10 @@ pub fn set_back(mesh: &mut Mesh, backup: &Path) {
     mesh.wait_until("the API answers", || mesh.listens());
 }
 
-/// A mesh with a copy of its stopped ledger, and the number of entries signed until then.
-pub async fn with_a_backup() -> (Mesh, std::path::PathBuf, u64) {
+/// A mesh with a copy of its stopped ledger.
+pub async fn with_a_backup() -> (Mesh, std::path::PathBuf) {
     let mut mesh = with_an_event_of_alice(|_| {}).await;
-    signed_beyond(&mesh, 8, 0).await;
+    signed(&mesh, 8).await;
     mesh.end("-TERM");
     let backup = mesh.path("backup");
     fs::create_dir(&backup).unwrap();
@@ -88,17 +88,16 @@ pub async fn with_a_backup() -> (Mesh, std::path::PathBuf, u64) {
         &[DATABASE.as_slice(), &KEY].concat(),
     );
     mesh.start();
-    let signed = size_of(&stdout(&mesh.run(&["ledger", "checkpoint"])));
-    (mesh, backup, signed)
+    (mesh, backup)
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_monitor_follows_the_ledger_and_ends_with_an_alert_at_a_fork() {
-    let (mut mesh, backup, _) = with_a_backup().await;
+    let (mut mesh, backup) = with_a_backup().await;
     let first = Monitor::start(&mesh, "first");
     mesh.wait_until("it sees the ledger", || first.size() > 0);
     let before = first.size();
-    signed_beyond(&mesh, 9, before).await;
+    signed(&mesh, 9).await;
     mesh.wait_until("it sees more", || first.size() > before);
     assert!(
         first
@@ -118,7 +117,7 @@ async fn a_monitor_follows_the_ledger_and_ends_with_an_alert_at_a_fork() {
             .contains("retrying: ")
     });
     mesh.start();
-    let newest = size_of(&signed_beyond(&mesh, 10, before).await);
+    let newest = size_of(&signed(&mesh, 10).await);
     mesh.wait_until("it sees all", || second.size() >= newest);
     let mut second = second;
     assert!(second.child.try_wait().unwrap().is_none(), "it runs");
@@ -167,8 +166,8 @@ fn events(mesh: &Mesh, socket: &str) -> std::process::Output {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_ledger_is_the_same_under_another_address() {
-    let (mut mesh, backup, signed) = with_a_backup().await;
-    signed_beyond(&mesh, 9, signed).await;
+    let (mut mesh, backup) = with_a_backup().await;
+    signed(&mesh, 9).await;
     symlink("data/api.sock", mesh.path("second.sock")).unwrap();
     symlink("data/api.sock", mesh.path("third.sock")).unwrap();
     assert!(events(&mesh, "second.sock").status.success());
@@ -189,7 +188,7 @@ async fn a_ledger_is_the_same_under_another_address() {
 #[tokio::test(flavor = "multi_thread")]
 async fn another_ledger_at_a_known_address_is_refused() {
     let mesh = with_an_event_of_alice(|_| {}).await;
-    signed_beyond(&mesh, 8, 0).await;
+    signed(&mesh, 8).await;
     symlink(mesh.path("data/api.sock"), mesh.path("moved.sock")).unwrap();
     assert!(events(&mesh, "moved.sock").status.success());
     let origin = "other.example.org/ledger";
@@ -199,7 +198,7 @@ async fn another_ledger_at_a_known_address_is_refused() {
         write_private(&other.path("mesh.toml"), config + &more);
     })
     .await;
-    signed_beyond(&other, 8, 0).await;
+    signed(&other, 8).await;
     let socket = other.path("data/api.sock");
     let socket = socket.to_str().unwrap();
     // Known under its own address, it is another ledger all the same.
@@ -223,9 +222,9 @@ async fn another_ledger_at_a_known_address_is_refused() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_new_ledger_of_a_known_origin_is_refused_until_it_is_accepted() {
     let mesh = with_an_event_of_alice(|_| {}).await;
-    signed_beyond(&mesh, 8, 0).await;
+    signed(&mesh, 8).await;
     let forged = with_an_event_of_alice(|_| {}).await;
-    signed_beyond(&forged, 8, 0).await;
+    signed(&forged, 8).await;
     let socket = forged.path("data/api.sock");
     let socket = socket.to_str().unwrap();
     let refused = events(&mesh, socket);

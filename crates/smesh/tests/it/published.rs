@@ -8,7 +8,7 @@ use ledger::domain::note::PrivateKey;
 use mesh_events::subject;
 use serde_json::Value;
 
-use crate::forged::{KEY, signed_beyond, size_of};
+use crate::forged::{KEY, signed, size_of};
 use crate::mesh::{Mesh, stderr, stdout};
 use crate::monitor::{Monitor, set_back, with_a_backup};
 use crate::others::{bus, with_an_event_of_alice};
@@ -74,7 +74,7 @@ fn audit_has_a_contradiction(mesh: &Mesh) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_published_fork_ends_a_running_monitor_with_an_alert_and_an_event() {
     let mesh = with_an_event_of_alice(|_| {}).await;
-    let genuine = signed_beyond(&mesh, 8, 0).await;
+    let genuine = signed(&mesh, 8).await;
     let size = size_of(&genuine);
     let mut running = Monitor::start(&mesh, "printed");
     mesh.wait_until("it compares what is published", || {
@@ -96,7 +96,7 @@ async fn a_published_fork_ends_a_running_monitor_with_an_alert_and_an_event() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_published_while_no_monitor_ran_is_compared_later_and_can_be_accepted() {
     let mesh = with_an_event_of_alice(|_| {}).await;
-    let genuine = signed_beyond(&mesh, 8, 0).await;
+    let genuine = signed(&mesh, 8).await;
     let first = monitor(&mesh);
     assert!(first.status.success(), "{first:?}");
     assert_eq!(answer(&first)["contradicted"], false);
@@ -113,12 +113,12 @@ async fn what_was_published_while_no_monitor_ran_is_compared_later_and_can_be_ac
 #[tokio::test(flavor = "multi_thread")]
 async fn a_key_without_a_hand_over_is_an_alert_and_anything_else_is_not() {
     let mesh = with_an_event_of_alice(|_| {}).await;
-    let genuine = signed_beyond(&mesh, 8, 0).await;
+    let genuine = signed(&mesh, 8).await;
     let origin = genuine.lines().next().unwrap();
     // A new key that the former one handed over to is trusted.
     assert!(monitor(&mesh).status.success());
     assert!(mesh.run(&["ledger", "key", "rotate"]).status.success());
-    let genuine = signed_beyond(&mesh, 9, size_of(&genuine)).await;
+    let genuine = signed(&mesh, 9).await;
     let text = format!("{origin}\nno checkpoint\n");
     slip_in(&mesh, &text).await;
     let size = format!("\n{}\n", size_of(&genuine));
@@ -135,8 +135,8 @@ async fn a_key_without_a_hand_over_is_an_alert_and_anything_else_is_not() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rollback_is_noticed_at_first_contact_by_what_was_published() {
-    let (mut mesh, backup, signed) = with_a_backup().await;
-    signed_beyond(&mesh, 9, signed).await;
+    let (mut mesh, backup) = with_a_backup().await;
+    signed(&mesh, 9).await;
     set_back(&mut mesh, &backup);
     // Nothing is known of the ledger but what is on NATS.
     std::fs::remove_file(mesh.path("known_ledgers.json")).unwrap();
@@ -152,7 +152,7 @@ async fn a_rollback_is_noticed_at_first_contact_by_what_was_published() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stream_that_was_created_again_is_read_from_its_beginning() {
     let mesh = with_an_event_of_alice(|_| {}).await;
-    let genuine = signed_beyond(&mesh, 8, 0).await;
+    let genuine = signed(&mesh, 8).await;
     assert!(monitor(&mesh).status.success());
     mesh.jetstream("STREAM.DELETE.MESH_CHECKPOINTS");
     mesh.wait_until("the stream is declared again", || {
@@ -166,7 +166,7 @@ async fn a_stream_that_was_created_again_is_read_from_its_beginning() {
 #[tokio::test(flavor = "multi_thread")]
 async fn without_nats_the_monitor_says_so_and_goes_on_only_if_it_was_told() {
     let mesh = with_an_event_of_alice(|_| {}).await;
-    signed_beyond(&mesh, 8, 0).await;
+    signed(&mesh, 8).await;
     let socket = mesh.path("data/api.sock");
     let elsewhere = tempfile::tempdir().unwrap();
     let run = |more: &[&str]| {

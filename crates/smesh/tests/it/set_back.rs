@@ -3,21 +3,21 @@
 
 use serde_json::Value;
 
-use crate::forged::{DATABASE, KEY, copy, signed_beyond, size_of};
+use crate::forged::{DATABASE, KEY, copy, signed, size_of};
 use crate::mesh::{stderr, stdout};
 use crate::others::with_an_event_of_alice;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_backup_that_was_put_back_is_noticed_and_resumed() {
     let mut mesh = with_an_event_of_alice(|_| {}).await;
-    let before = size_of(&signed_beyond(&mesh, 8, 0).await);
+    signed(&mesh, 8).await;
     mesh.end("-TERM");
     let backup = mesh.path("backup");
     std::fs::create_dir(&backup).unwrap();
     let all = [DATABASE.as_slice(), &KEY].concat();
     copy(&mesh.path("data"), &backup, &all);
     mesh.start();
-    let note = signed_beyond(&mesh, 9, before).await;
+    let note = signed(&mesh, 9).await;
     std::fs::write(mesh.path("kept.note"), &note).unwrap();
     let keys = stdout(&mesh.run(&["ledger", "key", "show"]));
     std::fs::write(mesh.path("keys"), &keys).unwrap();
@@ -51,7 +51,7 @@ async fn a_backup_that_was_put_back_is_noticed_and_resumed() {
     assert!(resumed.status.success(), "{}", stderr(&resumed));
     let size = size_of(&note).to_string();
     assert!(stdout(&resumed).contains(&size), "{}", stdout(&resumed));
-    let newest = signed_beyond(&mesh, 10, size_of(&note)).await;
+    let newest = signed(&mesh, 10).await;
     assert_eq!(newest.lines().next(), note.lines().next());
     // The ledger continues what was seen before, so there is nothing to accept.
     let fine = mesh.run(&monitor);
@@ -67,7 +67,7 @@ async fn a_backup_that_was_put_back_is_noticed_and_resumed() {
     });
     // A new key is accepted, because the former one handed over to it.
     assert!(mesh.run(&["ledger", "key", "rotate"]).status.success());
-    signed_beyond(&mesh, 11, size_of(&newest)).await;
+    signed(&mesh, 11).await;
     assert!(mesh.run(&monitor).status.success());
     let both = stdout(&mesh.run(&["ledger", "key", "show"]));
     std::fs::write(mesh.path("keys"), both).unwrap();

@@ -5,7 +5,7 @@ use std::fs;
 use mesh_testkit::WitnessServer;
 use serde_json::Value;
 
-use crate::forged::{DATABASE, copy, signed_beyond, size_of};
+use crate::forged::{DATABASE, copy, signed};
 use crate::mesh::{Mesh, stderr, stdout};
 use crate::others::with_an_event_of_alice;
 
@@ -34,7 +34,7 @@ async fn cosignatures_of_witnesses_can_be_required() {
         fs::write(&path, format!("{config}\n{witnesses}")).unwrap();
     })
     .await;
-    let before = size_of(&signed_beyond(&mesh, 8, 0).await);
+    signed(&mesh, 8).await;
     let log = stdout(&mesh.run(&["ledger", "key", "show"]));
     fs::write(mesh.path("keys"), &log).unwrap();
     let required = |keys: &[&str], count: &str| -> Vec<String> {
@@ -55,7 +55,7 @@ async fn cosignatures_of_witnesses_can_be_required() {
     // The witness does not know the log yet.
     check(&mesh, &[], &[&one], "1", Some("0 of 1"));
     witness.know(log.trim());
-    signed_beyond(&mesh, 9, before).await;
+    signed(&mesh, 9).await;
     fs::write(mesh.path("witnesses"), format!("{one}\n\n{two}\n")).unwrap();
     for way in [&[][..], &["--remote"]] {
         check(&mesh, way, &[&one], "1", None);

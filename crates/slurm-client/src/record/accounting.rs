@@ -113,7 +113,13 @@ impl AccountingRecord {
     /// True if the run is over and the row is no placeholder.
     pub fn ended(&self) -> bool {
         let over = self.state.ends_run_in_accounting() || self.put_back();
-        !self.provisional && over && self.end.is_some()
+        !self.provisional && over && self.end.is_some() && !self.has_end_of_run_before()
+    }
+
+    /// True if the row has the start of a run, with the state and the end of the run before it. slurmdbd uses one row for runs with one
+    /// submit time, and does not lower the state of a row at a start (seen on 22.05.8, until the run ended).
+    pub fn has_end_of_run_before(&self) -> bool {
+        matches!((self.start, self.end), (Some(start), Some(end)) if end < start)
     }
 
     /// True if it got nodes and had to return them at once: a component of a heterogeneous job whose other components could not start. It

@@ -239,7 +239,10 @@ impl Observation {
             own_end: None,
             exit_code: None,
             start: row.start.map(slurm_types::UnixTime::as_secs),
-            end: row.end.map(slurm_types::UnixTime::as_secs),
+            end: row
+                .end
+                .filter(|_| !row.has_end_of_run_before())
+                .map(slurm_types::UnixTime::as_secs),
             suspend_time: None,
             pre_suspend: None,
             resizes: Vec::new(),

@@ -164,6 +164,41 @@ async fn without_a_true_doorbell_its_steps_show_the_end_and_it_is_inferred() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_requeue_in_the_second_of_the_end_is_not_observed() {
+    let (cluster, _guard) = cluster::shared().await;
+    let mesh = Mesh::start().await;
+    let settings = "poll_interval = \"500ms\"\nmissing_record_timeout = \"3s\"";
+    let ingest = mesh.ingest(cluster, settings).await.ready().await;
+    let script = "[ \"${SLURM_RESTART_COUNT:-0}\" -gt 0 ] && sleep 300; sleep 3";
+    let job = cluster.sbatch(&["--requeue"], script).await;
+    mesh.wait_passed(job, "submitted started").await;
+    ingest.stop().await;
+    cluster.wait_state(job, "COMPLETED").await;
+    let id = job.to_string();
+    cluster.run("root", &["scontrol", "requeue", &id]).await;
+    cluster.wait_state(job, "RUNNING").await;
+    let ingest = mesh.ingest(cluster, settings).await.ready().await;
+    let is_second_run = |event: &&mesh_events::Event| event.r#type == "job.submitted";
+    mesh.wait_event("the second run", |_| {
+        mesh.of_job(job).iter().filter(is_second_run).count() == 2
+    })
+    .await;
+    let ends = ["job.requeued", "job.completed"];
+    let ends = mesh
+        .of_job(job)
+        .into_iter()
+        .filter(|event| ends.contains(&event.r#type.as_str()));
+    let ends: Vec<_> = ends.map(|event| event.confidence()).collect();
+    let expected = match is_overwritten(cluster, job).await {
+        true => Confidence::Inferred,
+        false => Confidence::Observed,
+    };
+    assert_eq!(ends, [expected]);
+    cluster.run("alice", &["scancel", &id]).await;
+    ingest.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_run_requeued_while_running_is_published_as_requeued() {
     let (cluster, _guard) = cluster::shared().await;
     let mesh = Mesh::start().await;

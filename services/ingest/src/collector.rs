@@ -35,7 +35,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::Span;
 
 pub use self::accounting_backlog::BacklogWindow;
-use self::accounting_backlog::Clock;
+use self::accounting_backlog::{BacklogProgress, Clock};
 use self::array_submissions::ArraySubmissionBacklog;
 use self::deferred::DeferredObservations;
 pub use self::lost_state::LostState;
@@ -121,8 +121,7 @@ pub struct Core {
     published: u64,
     /// The same when the last poll was recorded.
     published_by_poll: u64,
-    /// Counts additions to the accounting backlog.
-    backlog_generation: u64,
+    backlog_progress: BacklogProgress,
     clock: Clock,
 }
 
@@ -204,7 +203,7 @@ impl Collector {
             ahead: false,
             published,
             published_by_poll: published,
-            backlog_generation: 0,
+            backlog_progress: BacklogProgress::default(),
             clock: Clock::new(Instant::now(), now),
         };
         core.ask_on();

@@ -162,7 +162,7 @@ impl Collector {
         condition: Condition,
         shutdown: CancellationToken,
     ) -> Result<Self, Error> {
-        let (store, mut loaded) = Store::load(&bus, cluster, condition, &shutdown).await?;
+        let (store, mut loaded) = Store::load(&bus, cluster, condition.clone(), &shutdown).await?;
         let now = Utc::now().timestamp();
         let mut meta = loaded.meta.unwrap_or_else(|| Meta {
             capture_since: now,
@@ -173,9 +173,10 @@ impl Collector {
         let republished = loaded.outbox.len();
         bus.publish_all(loaded.outbox, &shutdown).await?;
         let published = meta.published;
+        let run_store = &mut loaded.run_store;
         let dirty =
-            published::restore_published(&bus, cluster, &meta, &mut loaded.run_store, &shutdown)
-                .await?;
+            published::restore_published(&bus, cluster, &meta, run_store, &condition, &shutdown);
+        let dirty = dirty.await?;
         // Before the first poll moves the watermark; both are stored with one write.
         let newest = loaded.run_store.newest_time(now);
         meta.backlog_from = accounting_backlog::at_start(&mut meta, &config, now, newest);

@@ -21,6 +21,7 @@ mod published;
 mod republish;
 mod unseen_ids;
 mod usage_backlog;
+mod waiting_jobs;
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -37,7 +38,6 @@ use tracing::Span;
 pub use self::accounting_backlog::BacklogWindow;
 use self::accounting_backlog::{BacklogProgress, Clock};
 use self::array_submissions::ArraySubmissionBacklog;
-use self::deferred::DeferredObservations;
 pub use self::lost_state::LostState;
 use self::open_lookups::{OpenLookup, OpenTaskLookup};
 use self::payload_cache::PayloadCache;
@@ -46,6 +46,7 @@ pub(crate) use self::unseen_ids::MAX_CLOCK_SKEW_SECS;
 pub use self::unseen_ids::{Newest, Unseen};
 pub use self::usage_backlog::DueUsageLookup;
 use self::usage_backlog::UsageBacklog;
+pub use self::waiting_jobs::{StoredJob, WaitingJobs};
 use crate::Error;
 use crate::adapters::store::{Meta, Store};
 use crate::config::Config;
@@ -102,11 +103,8 @@ pub struct Core {
     last: PayloadCache,
     /// Open lookups of run ends, by Slurm's job id.
     lookups: HashMap<u32, OpenLookup>,
-    /// Runs that the controller has shown as restarted while an earlier run's end is looked up: submit time by Slurm's job id. Accounting's
-    /// rows have no restart count (22.05).
-    restarted: HashMap<u32, i64>,
-    /// Observations of waiting runs while an earlier run's end is looked up.
-    deferred: DeferredObservations,
+    /// What waits for the end of an earlier run.
+    waiting: WaitingJobs,
     /// Open lookups of tasks that left their array, by array. The array's record, which continues, says nothing about them.
     task_lookups: HashMap<RunKey, OpenTaskLookup>,
     /// Ended runs whose usage accounting has not reported yet.
@@ -195,8 +193,7 @@ impl Collector {
             dirty,
             last: PayloadCache::default(),
             lookups: HashMap::new(),
-            restarted: HashMap::new(),
-            deferred: DeferredObservations::default(),
+            waiting: loaded.waiting,
             task_lookups: HashMap::new(),
             usage_backlog,
             array_submission_backlog,

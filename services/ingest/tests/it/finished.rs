@@ -258,6 +258,38 @@ async fn a_hold_that_is_over_before_accounting_has_the_run_before_is_published()
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_hold_that_is_over_before_a_crashed_ingest_starts_again_is_published() {
+    let (cluster, _guard) = cluster::shared().await;
+    let mesh = Mesh::start().await;
+    let settings = "poll_interval = \"500ms\"";
+    let stand_in = StandIn::new(cluster);
+    let ingest = mesh.ingest_through(&stand_in, cluster, settings).await;
+    let ingest = ingest.ready().await;
+    let script = "[ \"${SLURM_RESTART_COUNT:-0}\" -gt 0 ] || sleep 300; sleep 1";
+    let job = cluster.sbatch(&["--requeue"], script).await;
+    mesh.wait_history(job, "submitted started").await;
+    stand_in.override_output("sacct", "exit 1");
+    let id = job.to_string();
+    cluster.run("root", &["scontrol", "requeuehold", &id]).await;
+    cluster.wait_state(job, "PENDING").await;
+    stand_in.wait_calls(POLL, 4).await;
+    ingest.crash().await;
+    assert_eq!(mesh.history(job), "submitted started");
+    cluster.run("root", &["scontrol", "release", &id]).await;
+    cluster.wait_state(job, "COMPLETED").await;
+    stand_in.truth("sacct");
+    let ingest = mesh.ingest_through(&stand_in, cluster, settings).await;
+    let ingest = ingest.ready().await;
+    mesh.wait_passed(
+        job,
+        "submitted started requeued | submitted held released started completed",
+    )
+    .await;
+    mesh.assert_no_duplicates();
+    ingest.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_run_that_waited_only_while_the_one_before_was_looked_up_is_continued_by_the_next() {
     let (cluster, _guard) = cluster::shared().await;
     let mesh = Mesh::start().await;

@@ -6,6 +6,7 @@
 //! the time at which ingest noticed them, and suspends, resumes and resizes, of which Slurm keeps only the last.
 
 mod accounting_backlog;
+mod accounting_wait;
 mod apply;
 mod array_reconcile;
 mod array_submissions;

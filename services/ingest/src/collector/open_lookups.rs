@@ -11,6 +11,7 @@ use prost::Message as _;
 use slurm_types::TaskSet;
 use tokio::time::Instant;
 
+use super::accounting_wait::AccountingWait;
 use super::{Collector, Core};
 use crate::adapters::store::Store;
 use crate::domain::{
@@ -151,6 +152,21 @@ impl Collector {
         }
     }
 
+    /// Stops every wait for a record that only accounting has.
+    pub async fn accounting_failed(&self) {
+        let now = Instant::now();
+        let mut core = self.core.lock().await;
+        core.accounting_waits()
+            .for_each(|wait| wait.interrupted(now));
+    }
+
+    /// Goes on with the waits for a record that only accounting has.
+    pub async fn accounting_answers(&self) {
+        let now = Instant::now();
+        let mut core = self.core.lock().await;
+        core.accounting_waits().for_each(|wait| wait.resumed(now));
+    }
+
     /// Records an answer of accounting about these jobs. `alive` are the runs that have not ended according to it.
     pub async fn accounting_answered(&self, ids: &BTreeSet<u32>, alive: &BTreeSet<RunKey>) {
         let mut core = self.core.lock().await;
@@ -176,6 +192,11 @@ impl Collector {
 }
 
 impl Core {
+    fn accounting_waits(&mut self) -> impl Iterator<Item = &mut AccountingWait> {
+        let usage = self.usage_backlog.waits();
+        usage.chain(self.array_submission_backlog.waits())
+    }
+
     /// Restores the lookups that were open when the last process ended.
     pub(super) fn ask_on(&mut self) {
         let of_jobs = self.waiting.lookups.iter();

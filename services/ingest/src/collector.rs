@@ -6,6 +6,7 @@
 //! the time at which ingest noticed them, and suspends, resumes and resizes, of which Slurm keeps only the last.
 
 mod accounting_backlog;
+mod accounting_wait;
 mod apply;
 mod array_reconcile;
 mod array_submissions;
@@ -21,6 +22,7 @@ mod published;
 mod republish;
 mod unseen_ids;
 mod usage_backlog;
+mod waiting_jobs;
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -35,9 +37,8 @@ use tokio_util::sync::CancellationToken;
 use tracing::Span;
 
 pub use self::accounting_backlog::BacklogWindow;
-use self::accounting_backlog::Clock;
+use self::accounting_backlog::{BacklogProgress, Clock};
 use self::array_submissions::ArraySubmissionBacklog;
-use self::deferred::DeferredObservations;
 pub use self::lost_state::LostState;
 use self::open_lookups::{OpenLookup, OpenTaskLookup};
 use self::payload_cache::PayloadCache;
@@ -46,6 +47,7 @@ pub(crate) use self::unseen_ids::MAX_CLOCK_SKEW_SECS;
 pub use self::unseen_ids::{Newest, Unseen};
 pub use self::usage_backlog::DueUsageLookup;
 use self::usage_backlog::UsageBacklog;
+pub use self::waiting_jobs::{StoredJob, WaitingJobs};
 use crate::Error;
 use crate::adapters::store::{Meta, Store};
 use crate::config::Config;
@@ -102,11 +104,8 @@ pub struct Core {
     last: PayloadCache,
     /// Open lookups of run ends, by Slurm's job id.
     lookups: HashMap<u32, OpenLookup>,
-    /// Runs that the controller has shown as restarted while an earlier run's end is looked up: submit time by Slurm's job id. Accounting's
-    /// rows have no restart count (22.05).
-    restarted: HashMap<u32, i64>,
-    /// Observations of waiting runs while an earlier run's end is looked up.
-    deferred: DeferredObservations,
+    /// What waits for the end of an earlier run.
+    waiting: WaitingJobs,
     /// Open lookups of tasks that left their array, by array. The array's record, which continues, says nothing about them.
     task_lookups: HashMap<RunKey, OpenTaskLookup>,
     /// Ended runs whose usage accounting has not reported yet.
@@ -121,8 +120,7 @@ pub struct Core {
     published: u64,
     /// The same when the last poll was recorded.
     published_by_poll: u64,
-    /// Counts additions to the accounting backlog.
-    backlog_generation: u64,
+    backlog_progress: BacklogProgress,
     clock: Clock,
 }
 
@@ -163,7 +161,7 @@ impl Collector {
         condition: Condition,
         shutdown: CancellationToken,
     ) -> Result<Self, Error> {
-        let (store, mut loaded) = Store::load(&bus, cluster, condition, &shutdown).await?;
+        let (store, mut loaded) = Store::load(&bus, cluster, condition.clone(), &shutdown).await?;
         let now = Utc::now().timestamp();
         let mut meta = loaded.meta.unwrap_or_else(|| Meta {
             capture_since: now,
@@ -174,9 +172,10 @@ impl Collector {
         let republished = loaded.outbox.len();
         bus.publish_all(loaded.outbox, &shutdown).await?;
         let published = meta.published;
+        let run_store = &mut loaded.run_store;
         let dirty =
-            published::restore_published(&bus, cluster, &meta, &mut loaded.run_store, &shutdown)
-                .await?;
+            published::restore_published(&bus, cluster, &meta, run_store, &condition, &shutdown);
+        let dirty = dirty.await?;
         // Before the first poll moves the watermark; both are stored with one write.
         let newest = loaded.run_store.newest_time(now);
         meta.backlog_from = accounting_backlog::at_start(&mut meta, &config, now, newest);
@@ -195,8 +194,7 @@ impl Collector {
             dirty,
             last: PayloadCache::default(),
             lookups: HashMap::new(),
-            restarted: HashMap::new(),
-            deferred: DeferredObservations::default(),
+            waiting: loaded.waiting,
             task_lookups: HashMap::new(),
             usage_backlog,
             array_submission_backlog,
@@ -204,7 +202,7 @@ impl Collector {
             ahead: false,
             published,
             published_by_poll: published,
-            backlog_generation: 0,
+            backlog_progress: BacklogProgress::default(),
             clock: Clock::new(Instant::now(), now),
         };
         core.ask_on();

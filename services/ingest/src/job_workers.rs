@@ -85,6 +85,7 @@ impl<S: JobQueries> JobWorkers<S> {
                 demand,
                 live: false,
                 asked: 0,
+                asked_arrays: 0,
                 hooks: Arc::clone(&hooks),
                 nudge: Arc::clone(&nudge),
                 shutdown: shutdown.clone(),

@@ -49,6 +49,8 @@ pub struct Poller<S = Slurm> {
     pub live: bool,
     /// Last id of the missing jobs that were read by id.
     pub asked: u32,
+    /// The same of the arrays without a row.
+    pub asked_arrays: u32,
     /// Whether hooks ring.
     pub hooks: Arc<HookHealth>,
     /// Requests an early poll.
@@ -157,13 +159,10 @@ impl<S: JobQueries> Poller<S> {
             let core = self.collector.core().await;
             (
                 changed(&core.run_store, &listing),
-                missing(&core.run_store, &listing, &rows, self.asked),
+                missing(&core.run_store, &listing, &rows, &mut self.asked),
                 arrays(&core.run_store, &listing),
             )
         };
-        if let Some(last) = missing.last() {
-            self.asked = last.get();
-        }
         let cause = Cause::Poll(number);
         metrics::poll(began.elapsed(), listing.rows.len(), changed.order.len());
         drop(rows);

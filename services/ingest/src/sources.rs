@@ -101,7 +101,10 @@ impl SlurmSource {
     /// # Errors
     /// On shutdown, or if another ingest has taken over.
     pub async fn up(&self, weight: RequestCost) -> Result<(), Error> {
-        self.is_available.send_replace(true);
+        let has_failed = !self.is_available.send_replace(true);
+        if has_failed && self.name == SLURMDBD {
+            self.collector.accounting_answers().await;
+        }
         let was_down = {
             let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
             let since = state.answered(weight);
@@ -147,6 +150,10 @@ impl SlurmSource {
         error: &slurm_client::Error,
     ) -> Result<Duration, Error> {
         self.is_available.send_replace(false);
+        // A long request that fails says nothing about short ones.
+        if weight == RequestCost::Light && self.name == SLURMDBD {
+            self.collector.accounting_failed().await;
+        }
         let now = chrono::Utc::now();
         let (first, failures) = {
             let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);

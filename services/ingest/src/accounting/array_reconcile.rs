@@ -61,7 +61,7 @@ impl<S: JobQueries> ArrayReconciler<S> {
 
     async fn compare(&self, at_once: &mut usize) -> Result<Duration, Error> {
         // The backlog comes first: it shows tasks that have ended.
-        if self.collector.backlog().await.is_some() {
+        if self.collector.has_backlog().await {
             return Ok(POLL_INTERVAL);
         }
         let due = self.collector.arrays_due(*at_once).await;

@@ -81,10 +81,14 @@ impl<S: JobQueries> BatchStepEnds<'_, S> {
                 own.and_then(|own| reported.iter().find(|end| own.is_confirmed_by(&run, end)));
             match (own, end) {
                 (_, Some(end)) => runs.push(run.completed_by(end, false)),
-                (Some(own), None) if own.is_before_requeue(&run) => open.push(Observation {
-                    own_end: Some(own),
-                    ..run
-                }),
+                (Some(own), None)
+                    if own.is_before_requeue(&run) || own.may_be_before_requeue(&run) =>
+                {
+                    open.push(Observation {
+                        own_end: Some(own),
+                        ..run
+                    });
+                }
                 _ => runs.push(run),
             }
         }

@@ -165,6 +165,15 @@ impl<S: JobQueries> AccountingResolver<S> {
             .into_iter()
             .filter(|row| row.end_kind().is_some() || !row.resizes.is_empty());
         let known = self.complete(known.collect(), &ends, open).await?;
+        for end in ends {
+            // Its run waits for another answer, which is compared with it again.
+            let lookup = open.get_mut(&end.raw_id);
+            if let Some(lookup) = lookup.filter(|lookup| lookup.incomplete.is_some())
+                && lookup.evidence.iter().all(|other| other.run != end.run)
+            {
+                lookup.evidence.push(end);
+            }
+        }
         answered.retain(|job_id| open.get(job_id).is_some_and(|one| one.incomplete.is_none()));
         let known = self.after_capture_start(known).await;
         let absorbed = self.collector.absorb(&Cause::Accounting, known).await?;

@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::fenced::{Fenced, pack, unpack};
 use crate::Error;
-use crate::collector::{LostState, Newest, Unseen};
+use crate::collector::{LostState, Newest, StoredJob, Unseen, WaitingJobs};
 use crate::domain::{RunState, RunStore};
 
 /// Shards per cluster, by Slurm's job id so that a large array spreads. With 1 MiB each they hold about half a million runs.
@@ -75,6 +75,8 @@ pub struct Meta {
 struct Shard<T> {
     version: u32,
     runs: BTreeMap<String, T>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    waiting: BTreeMap<u32, StoredJob>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     outbox: Vec<String>,
 }
@@ -83,6 +85,8 @@ struct Shard<T> {
 pub struct Loaded {
     /// All stored runs.
     pub run_store: RunStore,
+    /// What waits for the end of an earlier run.
+    pub waiting: WaitingJobs,
     /// Cluster entry; `None` at the very first start.
     pub meta: Option<Meta>,
     /// Events whose publication is not confirmed.
@@ -112,6 +116,7 @@ impl Store {
         let store = Self { bucket, prefix };
         let mut loaded = Loaded {
             run_store: RunStore::default(),
+            waiting: WaitingJobs::default(),
             meta: None,
             outbox: Vec::new(),
         };
@@ -134,6 +139,7 @@ impl Store {
             loaded
                 .outbox
                 .extend(unpack(&shard.outbox).map_err(damaged)?);
+            loaded.waiting.restore(cluster, shard.waiting);
             for (key, tracked) in shard.runs {
                 let run = RunKey::parse(cluster, &key).map_err(|error| damaged(error.into()))?;
                 loaded.run_store.put(run, tracked);
@@ -152,21 +158,21 @@ impl Store {
         raw_id % SHARDS
     }
 
-    /// Writes shards from the run store, with the events to be published, and retries for at most `max_wait`. Returns whether all of it is
+    /// Writes shards from the run store and what waits, with the events to be published, and retries for at most `max_wait`. Returns whether all of it is
     /// stored.
     ///
     /// # Errors
     /// [`Error::Fenced`] if another ingest wrote one of them.
     pub async fn write(
         &mut self,
-        run_store: &RunStore,
+        state: (&RunStore, &WaitingJobs),
         shards: &BTreeSet<u32>,
         outbox: &[(u32, Event)],
         max_wait: Duration,
     ) -> Result<bool, Error> {
         let shards: Vec<u32> = shards.iter().copied().collect();
         for some in shards.chunks(MAX_CONCURRENT_SHARDS) {
-            for (number, shard) in values(run_store, some, outbox) {
+            for (number, shard) in values(state, some, outbox) {
                 let key = format!("{}.{number}", self.prefix);
                 if !self.bucket.put(key, &shard, max_wait).await? {
                     return Ok(false);
@@ -215,17 +221,18 @@ impl Store {
 
 /// Builds the values of some shards.
 fn values<'a>(
-    run_store: &'a RunStore,
+    (run_store, waiting): (&'a RunStore, &WaitingJobs),
     shards: &[u32],
     outbox: &[(u32, Event)],
 ) -> BTreeMap<u32, Shard<&'a RunState>> {
-    let empty = || Shard {
+    let without_runs = |shard: u32| Shard {
         version: VERSION,
         runs: BTreeMap::new(),
+        waiting: waiting.of_shard(shard),
         outbox: Vec::new(),
     };
-    let mut values: BTreeMap<u32, Shard<&RunState>> =
-        shards.iter().map(|shard| (*shard, empty())).collect();
+    let shards_of = shards.iter().map(|shard| (*shard, without_runs(*shard)));
+    let mut values: BTreeMap<u32, Shard<&RunState>> = shards_of.collect();
     for (run, tracked) in run_store.of_records(|id| shards.contains(&Store::shard_of_record(id))) {
         if let Some(shard) = values.get_mut(&Store::shard_of(tracked)) {
             shard.runs.insert(run.entity_key(), tracked);

@@ -72,8 +72,46 @@ fn step(meta: &mut Meta, step: i64, now: i64) -> bool {
 pub struct BacklogWindow {
     /// Start, in Unix seconds.
     pub from: i64,
-    /// Value of the additions counter when the window was read.
-    number: u64,
+    /// Value of [`BacklogProgress::clock_steps`] when the window was read.
+    clock_steps: u64,
+}
+
+/// What happens to the backlog while a window of it is worked off.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct BacklogProgress {
+    /// Start of what was added since the window was read.
+    added_from: Option<i64>,
+    /// Number of times that the clock was set back. The stored start has moved then, and the window's has not.
+    clock_steps: u64,
+}
+
+impl BacklogProgress {
+    /// Returns the current backlog.
+    fn window(&mut self, meta: &Meta, now: i64) -> Option<BacklogWindow> {
+        self.added_from = None;
+        Some(BacklogWindow {
+            from: meta.backlog_from?.min(now),
+            clock_steps: self.clock_steps,
+        })
+    }
+
+    /// Adds the time since the last poll, if that is long ago. Returns whether it has grown.
+    fn grow(&mut self, meta: &mut Meta, config: &Config, now: i64) -> bool {
+        let Some(from) = after_poll(meta, config, now) else {
+            return false;
+        };
+        let earliest = |known: Option<i64>| Some(known.map_or(from, |known| known.min(from)));
+        meta.backlog_from = earliest(meta.backlog_from);
+        self.added_from = earliest(self.added_from);
+        true
+    }
+
+    /// Shortens the backlog by what was worked off. What was added meanwhile stays.
+    fn shorten(&self, meta: &mut Meta, backlog: &BacklogWindow, until: Option<i64>) {
+        if backlog.clock_steps == self.clock_steps {
+            meta.backlog_from = until.into_iter().chain(self.added_from).min();
+        }
+    }
 }
 
 /// Backlog of a starting process: the time since the last published poll, the configured history at a first start, and the rest of the
@@ -108,23 +146,24 @@ pub(super) fn at_start(
     backlog_start.map(|from| from.min(now))
 }
 
-/// Backlog after a poll. A job that began and ended between two polls is seen only if slurmctld still had it in memory.
+/// Start of what a poll adds to the backlog. A job that began and ended between two polls is seen only if slurmctld still had it in memory.
 fn after_poll(meta: &Meta, config: &Config, now: i64) -> Option<i64> {
     let limit = i64::try_from(config.catch_up_threshold.as_secs()).unwrap_or(i64::MAX);
-    (now.saturating_sub(meta.watermark) > limit).then(|| {
-        let from = meta.watermark.saturating_sub(config.overlap_secs());
-        meta.backlog_from
-            .map_or(from, |backlog_start| backlog_start.min(from))
-    })
+    let is_long_ago = now.saturating_sub(meta.watermark) > limit;
+    is_long_ago.then(|| meta.watermark.saturating_sub(config.overlap_secs()))
 }
 
 impl Collector {
     /// Returns the current backlog.
     pub async fn backlog(&self) -> Option<BacklogWindow> {
-        let core = self.core.lock().await;
-        let (number, now) = (core.backlog_generation, chrono::Utc::now().timestamp());
-        let from = core.meta.backlog_from?.min(now);
-        Some(BacklogWindow { from, number })
+        let core = &mut *self.core.lock().await;
+        let now = chrono::Utc::now().timestamp();
+        core.backlog_progress.window(&core.meta, now)
+    }
+
+    /// Whether there is a backlog.
+    pub async fn has_backlog(&self) -> bool {
+        self.core.lock().await.meta.backlog_from.is_some()
     }
 
     /// Returns the wall clock time in Unix seconds, and records whether the clock was set.
@@ -138,7 +177,7 @@ impl Collector {
         let seconds = core.clock.step(Instant::now(), now);
         if step(&mut core.meta, seconds, now) {
             tracing::warn!(seconds, "clock was set back");
-            core.backlog_generation += 1;
+            core.backlog_progress.clock_steps += 1;
             self.backlog_changed.notify_one();
         }
         now
@@ -159,14 +198,16 @@ impl Collector {
         let took = i64::try_from(began.elapsed().as_secs()).unwrap_or_default();
         let now = self.check_clock(&mut core);
         let began = now.saturating_sub(took);
-        if let Some(from) = after_poll(&core.meta, &self.config, began) {
+        let state = &mut *core;
+        if state
+            .backlog_progress
+            .grow(&mut state.meta, &self.config, began)
+        {
             tracing::info!(
-                last = core.meta.watermark,
+                last = state.meta.watermark,
                 now = began,
                 "no poll since last, reading accounting from last to now"
             );
-            core.meta.backlog_from = Some(from);
-            core.backlog_generation += 1;
             self.backlog_changed.notify_one();
         }
         let unseen = core.note_unseen(self.config.accounting, now);
@@ -188,12 +229,11 @@ impl Collector {
         }
     }
 
-    /// Records that accounting has reported everything until `until`, or until now. Has no effect if the backlog has grown meanwhile.
+    /// Records that accounting has reported everything until `until`, or until now.
     pub async fn record_caught_up(&self, backlog: &BacklogWindow, until: Option<i64>) {
-        let mut core = self.core.lock().await;
-        if core.backlog_generation == backlog.number {
-            core.meta.backlog_from = until;
-        }
+        let core = &mut *self.core.lock().await;
+        core.backlog_progress
+            .shorten(&mut core.meta, backlog, until);
     }
 }
 
@@ -295,7 +335,65 @@ mod tests {
             after_poll(&meta(10_000, None), &config, 10_121),
             Some(9_400)
         );
-        assert_eq!(after_poll(&meta(10_000, Some(7)), &config, 10_121), Some(7));
+        let mut stored = meta(10_000, Some(7));
+        assert!(BacklogProgress::default().grow(&mut stored, &config, 10_121));
+        assert_eq!(stored.backlog_from, Some(7));
+    }
+
+    /// Every poll comes later than `catch_up_threshold` after the last one, and so adds to the backlog while a window of it is read.
+    #[test]
+    fn catching_up_ends_although_every_poll_adds_to_the_backlog() {
+        const DAYS: i64 = 10 * 86_400;
+        let config = Config::default();
+        let (mut progress, mut now) = (BacklogProgress::default(), DAYS);
+        let mut stored = meta(now, Some(0));
+        let (mut walks, mut requests) = (0, 0);
+        let mut read = Vec::new();
+        while let Some(window) = progress.window(&stored, now) {
+            walks += 1;
+            let mut start = window.from;
+            loop {
+                // A day per request, which takes 100 s. A poll takes place every 150 s.
+                let asked = now;
+                (requests, now) = (requests + 1, now + 100);
+                if now - stored.watermark >= 150 {
+                    assert!(progress.grow(&mut stored, &config, now));
+                    stored.watermark = now;
+                }
+                let next = Some(start + 86_400).filter(|next| *next < asked);
+                read.push(start..next.unwrap_or(asked));
+                progress.shorten(&mut stored, &window, next);
+                let Some(next) = next else { break };
+                // Not less than what a restart would have to read.
+                assert!(stored.backlog_from.is_some_and(|from| from <= next));
+                start = next;
+            }
+            if walks == 1 {
+                assert!(stored.backlog_from.is_some_and(|from| from > DAYS - 3_600));
+            }
+            if requests > 20 {
+                break;
+            }
+        }
+        // Nothing was left out.
+        read.sort_by_key(|range| range.start);
+        let mut until = 0;
+        for range in read {
+            assert!(range.start <= until, "{range:?} after {until}");
+            until = until.max(range.end);
+        }
+        assert!(until > DAYS, "{until}");
+    }
+
+    #[test]
+    fn progress_from_before_the_clock_was_set_back_does_not_count() {
+        let mut progress = BacklogProgress::default();
+        let mut stored = meta(10_000, Some(5_000));
+        let window = progress.window(&stored, 10_000).unwrap();
+        progress.clock_steps += 1;
+        stored.backlog_from = Some(4_000);
+        progress.shorten(&mut stored, &window, Some(9_000));
+        assert_eq!(stored.backlog_from, Some(4_000));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use mesh_events::{EventType, RunKey};
 use super::deferred::DeferredObservation;
 use super::gaps::lost;
 use super::open_lookups::OpenLookup;
-use super::outbox::{OutboxEvent, PreviousRunStates};
+use super::outbox::{OutboxEvent, Previous};
 use super::{Collector, Core, FollowUpLookups, TracedObservation};
 use crate::adapters::fenced::{BACKOFF, pause};
 use crate::adapters::store::Store;
@@ -29,8 +29,8 @@ const MAX_OUTBOXES_BYTES: usize = 16 << 20;
 #[derive(Default)]
 struct EventBatch {
     events: Vec<OutboxEvent>,
-    /// Previous states of runs with events that must be stored before publication.
-    before: PreviousRunStates,
+    /// What is given back if an event that must be stored before publication cannot be.
+    before: Previous,
     /// Outbox size by shard.
     outbox_bytes: HashMap<u32, usize>,
     /// Total size of all outboxes.
@@ -63,10 +63,9 @@ impl Collector {
         let mut follow_ups = FollowUpLookups::default();
         let mut batch = EventBatch::default();
         let lost_state = core.meta.lost_state.clone();
-        let mut taken = Vec::new();
         for reading in readings {
-            for earlier in take_deferred(&mut core, &reading.observation) {
-                taken.push(earlier.clone());
+            for earlier in core.take_deferred(&reading.observation) {
+                batch.before.deferred.push(earlier.clone());
                 let DeferredObservation { cause, at, reading } = earlier;
                 self.apply(&mut core, &cause, at, reading, &mut follow_ups, &mut batch);
             }
@@ -83,14 +82,10 @@ impl Collector {
         if !follow_ups.not_stored.is_empty() {
             // Nothing else repeats these.
             core.meta.lost_state = lost_state;
-            let is_open = |deferred: &DeferredObservation| {
-                let raw_id = deferred.reading.observation.raw_id;
-                follow_ups.not_stored.contains(&raw_id)
-            };
-            for deferred in taken.into_iter().filter(is_open) {
-                let run = run_of(&core.run_store, &deferred.reading.observation);
-                core.deferred.push(&run, deferred);
-            }
+        }
+        if core.waiting.is_unstored {
+            // Before its doorbell is acknowledged.
+            core.flush().await?;
         }
         Ok(follow_ups)
     }
@@ -201,7 +196,7 @@ impl Collector {
                 Resolution::Open { .. }
             ),
             inferred,
-            restarted: core.restarted.get(&observation.raw_id)
+            restarted: core.waiting.restarted.get(&observation.raw_id)
                 == Some(&observation.run.submit_time),
         };
         let decision = observe(&core.run_store, &observation, &context);
@@ -214,8 +209,7 @@ impl Collector {
             if observation.record == Record::Controller
                 && observation.restarts.is_some_and(|restarts| restarts > 0)
             {
-                core.restarted
-                    .insert(observation.raw_id, observation.run.submit_time);
+                core.note_restarted(&observation);
             }
             if observation.record == Record::Controller
                 && observation.waiting()
@@ -232,10 +226,10 @@ impl Collector {
                     at: now,
                     reading,
                 };
-                core.deferred.push(&run, deferred);
+                core.defer(&run, deferred);
             }
         } else if !decision.changes.is_empty() && observation.end_kind().is_none() {
-            core.lookups.remove(&observation.raw_id);
+            core.close_lookup(observation.raw_id);
         }
         if decision.follow_ups.contains(&LookupTarget::Reread) {
             follow_ups.reread.insert(observation.raw_id);
@@ -287,6 +281,7 @@ impl Collector {
         for (changed, mut tracked) in decision.changes {
             batch
                 .before
+                .runs
                 .entry(changed.clone())
                 .or_insert_with(|| core.run_store.get(&changed).cloned());
             if let Some(digest) = digest.filter(|_| {
@@ -300,7 +295,7 @@ impl Collector {
                 tracked.lookup = None;
             }
             if tracked.over() {
-                core.lookups.remove(&tracked.raw_id);
+                core.close_lookup(tracked.raw_id);
             }
             if tracked.closed() {
                 core.last.remove(&changed);
@@ -313,8 +308,8 @@ impl Collector {
                 core.last
                     .insert(&changed, &observation.job, &observation.owner);
             }
-            if core.restarted.get(&tracked.raw_id) == Some(&changed.submit_time) {
-                core.restarted.remove(&tracked.raw_id);
+            if core.waiting.restarted.get(&tracked.raw_id) == Some(&changed.submit_time) {
+                core.waiting.restarted.remove(&tracked.raw_id);
             }
             core.dirty.insert(Store::shard_of(&tracked));
             if self.config.accounting {
@@ -327,15 +322,6 @@ impl Collector {
             core.run_store.put(changed, tracked);
         }
     }
-}
-
-/// Removes and returns what is deferred of an observation's job until its run. Mostly nothing is, and no run has to be resolved for that.
-fn take_deferred(core: &mut Core, observation: &Observation) -> Vec<DeferredObservation> {
-    if core.deferred.is_empty() {
-        return Vec::new();
-    }
-    let run = run_of(&core.run_store, observation);
-    core.deferred.take_until(&run)
 }
 
 /// Whether accounting has the end of a run of which no payload is stored, so that its usage report loses nothing.

@@ -99,8 +99,8 @@ impl Collector {
                 let frame = self.frame(now, cause);
                 let event = frame.event_without_reading(&fact, job, &owner);
                 let events = vec![OutboxEvent::new(&fact, event, array.job_id, &[])];
-                self.publish(&mut core, events, PreviousRunStates::from([before]))
-                    .await?;
+                let before = PreviousRunStates::from([before]);
+                self.publish(&mut core, events, before.into()).await?;
                 Ok(false)
             }
             // The last payload is not stored, or Slurm contradicts itself.
@@ -131,6 +131,7 @@ impl Collector {
         let core = &mut *core;
         // Runs in the accounting backlog must be recognized as published.
         let published_until = core.meta.watermark;
+        core.expire_waiting(published_until);
         let oldest = core
             .meta
             .backlog_from

@@ -8,12 +8,14 @@ use slurm_client::ArraySubmission;
 use slurm_types::JobId;
 use tokio::time::Instant;
 
+use super::accounting_wait::AccountingWait;
 use super::gaps::gap_event;
 use super::open_lookups::{OpenLookup, OpenTaskLookup};
 use super::outbox::PreviousRunStates;
 use super::{Collector, Core};
 use crate::Error;
 use crate::adapters::store::Store;
+use crate::config::Config;
 use crate::domain::{RunState, RunStore, compare_submitted};
 
 /// slurmctld reports an array to slurmdbd within some seconds.
@@ -24,19 +26,8 @@ const MAX_PAUSE: Duration = Duration::from_secs(60);
 #[derive(Clone, Copy, Debug)]
 struct PendingArrayLookup {
     due: Instant,
-    /// First answer to this process without the array.
-    answered: Option<Instant>,
-    /// Time that earlier processes waited.
-    before: Duration,
+    wait: AccountingWait,
     pause: Duration,
-}
-
-impl PendingArrayLookup {
-    /// Returns the wait since accounting's first answer without the array.
-    fn waited(&self, now: Instant) -> Duration {
-        let since = self.answered.map_or(Duration::ZERO, |since| now - since);
-        self.before + since
-    }
 }
 
 /// Due times by array.
@@ -62,10 +53,17 @@ impl ArraySubmissionBacklog {
         let now = Instant::now();
         self.0.entry(run.clone()).or_insert(PendingArrayLookup {
             due: now + INITIAL_PAUSE,
-            answered: None,
-            before: Duration::from_secs(tracked.rare.waited_for_accounting),
+            wait: AccountingWait::continued(
+                Duration::from_secs(tracked.rare.waited_for_accounting),
+                now,
+            ),
             pause: INITIAL_PAUSE,
         });
+    }
+
+    /// Returns every wait.
+    pub(super) fn waits(&mut self) -> impl Iterator<Item = &mut AccountingWait> {
+        self.0.values_mut().map(|pending| &mut pending.wait)
     }
 }
 
@@ -91,7 +89,7 @@ impl Collector {
         core.must_not_be_ahead()?;
         for run in due {
             // The other half is for the tasks that turn out to be missing.
-            let is_last = core.postpone(run, self.config.resolution_timeout / 2);
+            let is_last = core.postpone(run, self.config.resolution_timeout / 2, &self.config);
             let found = answer.iter().find(|array| {
                 JobId::new(run.job_id) == Some(array.array)
                     && array.submit.as_secs() == run.submit_time
@@ -147,20 +145,20 @@ impl Collector {
 
 impl Core {
     /// Reschedules an array after a lookup. Returns whether that was the last one.
-    fn postpone(&mut self, run: &RunKey, within: Duration) -> bool {
+    fn postpone(&mut self, run: &RunKey, within: Duration, config: &Config) -> bool {
         let now = Instant::now();
         let Some(asked) = self.array_submission_backlog.0.get_mut(run) else {
             return true;
         };
-        asked.answered.get_or_insert(now);
-        let waited = asked.waited(now);
+        asked.wait.answered(now);
+        let (wait, waited) = (asked.wait, asked.wait.waited(now));
         asked.pause = (asked.pause * 2).min(MAX_PAUSE);
         asked.due = now
             + asked
                 .pause
                 .min(within.saturating_sub(waited).max(INITIAL_PAUSE));
         self.store_wait(run, waited);
-        waited >= within
+        wait.is_over(within, now, config)
     }
 
     /// Begins the lookup of the tasks that accounting has shown to be missing. Both lookups of an array are one wait.
@@ -173,7 +171,7 @@ impl Core {
         let (Some(tasks), Some(pending)) = (next.left_tasks(), pending) else {
             return;
         };
-        let open = OpenLookup::continued(pending.waited(Instant::now()));
+        let open = OpenLookup::continued(pending.wait.waited(Instant::now()));
         self.task_lookups
             .entry(run.clone())
             .or_insert(OpenTaskLookup { open, tasks });
@@ -182,9 +180,9 @@ impl Core {
     /// Returns how long accounting was waited for, for each array that it lacks.
     pub(super) fn array_waits(&self, now: Instant) -> Vec<(RunKey, Duration)> {
         let pending = self.array_submission_backlog.0.iter();
-        let pending = pending.filter(|(_, asked)| asked.answered.is_some());
+        let pending = pending.filter(|(_, asked)| asked.wait.has_answered());
         pending
-            .map(|(run, asked)| (run.clone(), asked.waited(now)))
+            .map(|(run, asked)| (run.clone(), asked.wait.waited(now)))
             .collect()
     }
 }

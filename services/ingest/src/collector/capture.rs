@@ -53,6 +53,7 @@ impl Collector {
             store,
             meta,
             run_store,
+            waiting,
             dirty,
             ..
         } = &mut *core;
@@ -62,7 +63,12 @@ impl Collector {
             // The next write empties its outbox.
             dirty.insert(shard);
             store
-                .write(run_store, &shards, &outbox, BLOCKING_WRITE_TIMEOUT)
+                .write(
+                    (run_store, waiting),
+                    &shards,
+                    &outbox,
+                    BLOCKING_WRITE_TIMEOUT,
+                )
                 .await?
                 && store.write_meta(meta, &[], BLOCKING_WRITE_TIMEOUT).await?
         } else {

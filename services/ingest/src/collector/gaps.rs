@@ -55,7 +55,7 @@ impl Collector {
             note_lost(&run);
             core.last.remove(&run);
         }
-        core.lookups.remove(&raw_id);
+        core.close_lookup(raw_id);
         Ok(false)
     }
 
@@ -73,7 +73,7 @@ impl Collector {
             .await?;
         if !emitted {
             let runs: BTreeSet<RunKey> = before.keys().cloned().collect();
-            core.take_back(&runs.iter().collect(), before);
+            core.take_back(&runs.iter().collect(), &BTreeSet::new(), before.into());
         }
         Ok(emitted)
     }

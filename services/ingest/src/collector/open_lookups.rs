@@ -11,6 +11,7 @@ use prost::Message as _;
 use slurm_types::TaskSet;
 use tokio::time::Instant;
 
+use super::accounting_wait::AccountingWait;
 use super::{Collector, Core};
 use crate::adapters::store::Store;
 use crate::domain::{
@@ -66,7 +67,7 @@ impl OpenLookup {
     }
 
     /// The time that it has been open, as far as that was stored.
-    fn age(&self) -> Duration {
+    pub(super) fn age(&self) -> Duration {
         self.before + self.since.elapsed()
     }
 
@@ -151,6 +152,21 @@ impl Collector {
         }
     }
 
+    /// Stops every wait for a record that only accounting has.
+    pub async fn accounting_failed(&self) {
+        let now = Instant::now();
+        let mut core = self.core.lock().await;
+        core.accounting_waits()
+            .for_each(|wait| wait.interrupted(now));
+    }
+
+    /// Goes on with the waits for a record that only accounting has.
+    pub async fn accounting_answers(&self) {
+        let now = Instant::now();
+        let mut core = self.core.lock().await;
+        core.accounting_waits().for_each(|wait| wait.resumed(now));
+    }
+
     /// Records an answer of accounting about these jobs. `alive` are the runs that have not ended according to it.
     pub async fn accounting_answered(&self, ids: &BTreeSet<u32>, alive: &BTreeSet<RunKey>) {
         let mut core = self.core.lock().await;
@@ -176,8 +192,16 @@ impl Collector {
 }
 
 impl Core {
+    fn accounting_waits(&mut self) -> impl Iterator<Item = &mut AccountingWait> {
+        let usage = self.usage_backlog.waits();
+        usage.chain(self.array_submission_backlog.waits())
+    }
+
     /// Restores the lookups that were open when the last process ended.
     pub(super) fn ask_on(&mut self) {
+        let of_jobs = self.waiting.lookups.iter();
+        self.lookups
+            .extend(of_jobs.map(|(raw_id, stored)| (*raw_id, OpenLookup::of(stored))));
         for (run, tracked) in self.run_store.iter() {
             let Some(stored) = &tracked.lookup else {
                 continue;
@@ -196,17 +220,22 @@ impl Core {
         }
     }
 
-    /// Stores the lookup of a job's end with its runs.
+    /// Stores the lookup of a job's end with its runs, or beside them if no run of it is open.
     pub(super) fn store_question(&mut self, raw_id: u32) {
         let Some(stored) = self.lookups.get(&raw_id).map(OpenLookup::stored) else {
             return;
         };
+        let mut has_open_run = false;
         for run in self.run_store.by_raw_id(raw_id) {
             let owner = self.owner_of(&run);
             let Some(tracked) = self.run_store.get_mut(&run) else {
                 continue;
             };
-            if tracked.over() || tracked.is_array || !is_news(tracked.lookup.as_deref(), &stored) {
+            if tracked.over() || tracked.is_array {
+                continue;
+            }
+            has_open_run = true;
+            if !is_news(tracked.lookup.as_deref(), &stored) {
                 continue;
             }
             let known = tracked.lookup.take().map(|known| known.owner);
@@ -215,6 +244,19 @@ impl Core {
                 ..stored.clone()
             }));
             self.dirty.insert(Store::shard_of(tracked));
+        }
+        let lookups = &mut self.waiting.lookups;
+        let is_changed = if has_open_run {
+            lookups.remove(&raw_id).is_some()
+        } else {
+            let is_news = is_news(lookups.get(&raw_id), &stored);
+            if is_news {
+                lookups.insert(raw_id, stored);
+            }
+            is_news
+        };
+        if is_changed {
+            self.dirty.insert(Store::shard_of_record(raw_id));
         }
     }
 
@@ -257,11 +299,11 @@ fn is_news(known: Option<&StoredLookup>, stored: &StoredLookup) -> bool {
     })
 }
 
-fn pack(job: &Job) -> String {
+pub(super) fn pack(job: &Job) -> String {
     STANDARD.encode(job.encode_to_vec())
 }
 
-fn unpack(text: &str) -> Option<Job> {
+pub(super) fn unpack(text: &str) -> Option<Job> {
     let bytes = STANDARD
         .decode(text)
         .ok()

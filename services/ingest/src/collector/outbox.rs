@@ -8,9 +8,10 @@ use mesh_events::{Event, RunKey, Slot};
 use prost::Message as _;
 use tracing::Span;
 
+use super::deferred::DeferredObservation;
 use super::{Collector, Core, capture};
 use crate::adapters::store::Store;
-use crate::domain::{Fact, FactId, RunState};
+use crate::domain::{Fact, FactId, RunState, run_of};
 use crate::{Error, metrics};
 
 /// Timeout of writes made under the lock.
@@ -19,6 +20,23 @@ pub(super) const BLOCKING_WRITE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Stored states of runs before a decision.
 pub(super) type PreviousRunStates = BTreeMap<RunKey, Option<RunState>>;
 
+/// What is given back if a decision cannot be stored.
+#[derive(Default)]
+pub(super) struct Previous {
+    pub runs: PreviousRunStates,
+    /// Deferred observations that the decision has taken.
+    pub deferred: Vec<DeferredObservation>,
+}
+
+impl From<PreviousRunStates> for Previous {
+    fn from(runs: PreviousRunStates) -> Self {
+        Self {
+            runs,
+            deferred: Vec::new(),
+        }
+    }
+}
+
 impl Collector {
     /// Publishes events. Events that must be stored first, but cannot be, are rolled back so that nothing else waits for them: a later poll
     /// decides the same again. Returns the jobs of these, by Slurm's job ids.
@@ -26,7 +44,7 @@ impl Collector {
         &self,
         core: &mut Core,
         events: Vec<OutboxEvent>,
-        before: PreviousRunStates,
+        before: Previous,
     ) -> Result<BTreeSet<u32>, Error> {
         core.must_not_be_ahead()?;
         if events.is_empty() {
@@ -73,11 +91,13 @@ impl Collector {
             let Core {
                 store,
                 run_store,
+                waiting,
                 meta,
                 ..
             } = core;
+            let state = (&*run_store, &*waiting);
             let mut stored = store
-                .write(run_store, &shards, &outbox, BLOCKING_WRITE_TIMEOUT)
+                .write(state, &shards, &outbox, BLOCKING_WRITE_TIMEOUT)
                 .await?;
             if stored && counted.iter().any(OutboxEvent::is_capture) {
                 stored = store.write_meta(meta, &[], BLOCKING_WRITE_TIMEOUT).await?;
@@ -87,8 +107,8 @@ impl Collector {
             if !stored {
                 let runs: BTreeSet<&RunKey> = counted.iter().map(|event| &event.run).collect();
                 let states = runs.iter().filter_map(|run| core.run_store.get(run));
-                let jobs = states.map(|state| state.raw_id).collect();
-                core.take_back(&runs, before);
+                let jobs: BTreeSet<u32> = states.map(|state| state.raw_id).collect();
+                core.take_back(&runs, &jobs, before);
                 let now = chrono::Utc::now().timestamp();
                 for run in runs {
                     if let Some(state) = core.run_store.get(run).cloned() {
@@ -138,39 +158,57 @@ impl Collector {
     /// # Errors
     /// On shutdown, or if another ingest has taken over.
     pub async fn flush(&self) -> Result<(), Error> {
-        let mut core = self.core.lock().await;
-        let Core {
-            store,
-            run_store,
-            meta,
-            dirty,
-            ahead,
-            ..
-        } = &mut *core;
-        if *ahead {
-            return Ok(());
-        }
-        if store
-            .write(run_store, dirty, &[], BLOCKING_WRITE_TIMEOUT)
-            .await?
-        {
-            dirty.clear();
-            store.write_meta(meta, &[], BLOCKING_WRITE_TIMEOUT).await?;
-        }
-        Ok(())
+        self.core.lock().await.flush().await
     }
 }
 
 impl Core {
-    /// Restores the previous states of these runs.
-    pub(super) fn take_back(&mut self, runs: &BTreeSet<&RunKey>, before: PreviousRunStates) {
-        for (run, tracked) in before {
+    /// As [`Collector::flush`].
+    pub(super) async fn flush(&mut self) -> Result<(), Error> {
+        let Self {
+            store,
+            run_store,
+            waiting,
+            meta,
+            dirty,
+            ahead,
+            ..
+        } = self;
+        if *ahead {
+            return Ok(());
+        }
+        let state = (&*run_store, &*waiting);
+        if store
+            .write(state, dirty, &[], BLOCKING_WRITE_TIMEOUT)
+            .await?
+        {
+            dirty.clear();
+            waiting.is_unstored = false;
+            store.write_meta(meta, &[], BLOCKING_WRITE_TIMEOUT).await?;
+        }
+        Ok(())
+    }
+
+    /// Restores the previous states of these runs, and what was deferred of their jobs.
+    pub(super) fn take_back(
+        &mut self,
+        runs: &BTreeSet<&RunKey>,
+        jobs: &BTreeSet<u32>,
+        before: Previous,
+    ) {
+        for (run, tracked) in before.runs {
             if !runs.contains(&run) {
                 continue;
             }
             self.run_store.remove(&run);
             if let Some(tracked) = tracked {
                 self.run_store.put(run, tracked);
+            }
+        }
+        for deferred in before.deferred {
+            if jobs.contains(&deferred.reading.observation.raw_id) {
+                let run = run_of(&self.run_store, &deferred.reading.observation);
+                self.defer(&run, deferred);
             }
         }
     }

@@ -9,7 +9,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 use mesh_bus::{Bus, StoredMessages};
 use mesh_events::catalogue::SLURM_EVENTS;
 use mesh_events::{Event, subject};
-use mesh_runtime::error_chain;
+use mesh_runtime::{Condition, error_chain};
 use tokio_util::sync::CancellationToken;
 
 use crate::Error;
@@ -19,10 +19,9 @@ use crate::domain::{RunStore, restore};
 
 /// Clocks of NATS and of this host may differ this much.
 const MAX_CLOCK_DIFFERENCE: TimeDelta = TimeDelta::minutes(2);
-/// NATS works, because the state was read from it. What fails repeatedly is the right to read the stream.
-const MAX_ATTEMPTS: usize = 3;
-
 /// Adds what was published since the last stored poll to the run store. Returns the shards that it changed.
+///
+/// Retries until success: without it, a second start of a run would be published with the id of the first one, and dropped as a repetition.
 ///
 /// # Errors
 /// On shutdown.
@@ -31,28 +30,24 @@ pub(super) async fn restore_published(
     cluster: &str,
     meta: &Meta,
     run_store: &mut RunStore,
+    condition: &Condition,
     shutdown: &CancellationToken,
 ) -> Result<BTreeSet<u32>, Error> {
     let mut changed = BTreeSet::new();
     let mut backoff = BACKOFF;
-    for attempt in 1..=MAX_ATTEMPTS {
+    loop {
         let messages = unstored(bus, cluster, meta);
         let Err(error) = restore_all(messages, run_store, &mut changed).await else {
+            condition.ok();
             return Ok(changed);
         };
         let error = error_chain(&error);
-        if attempt < MAX_ATTEMPTS {
-            tracing::warn!(error, "published events not read, retrying");
-            pause(shutdown, &mut backoff).await?;
-        } else {
-            tracing::error!(
-                error,
-                "published events not read: events from just before a crash may be published again with other content; check the \
-                 rights of the NATS user ingest (smesh nats config)"
-            );
-        }
+        tracing::warn!(error, "published events not read, retrying");
+        condition.fail(format!(
+            "published events not read, which the NATS user ingest must be allowed to (smesh nats config): {error}"
+        ));
+        pause(shutdown, &mut backoff).await?;
     }
-    Ok(changed)
 }
 
 /// Returns the events whose states may not be stored.
@@ -91,5 +86,98 @@ async fn restore_all(
                 run_store.put(run, state);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use mesh_bus::Config;
+    use mesh_events::proto::mesh::event::v1::event::Payload;
+    use mesh_events::proto::mesh::event::v1::{Entity, Source};
+    use mesh_events::proto::mesh::job::v1::{Job, JobEvent};
+    use mesh_events::{EventId, EventType, RunKey, SCHEMA_VERSION, Slot, timestamp};
+    use mesh_runtime::Health;
+    use mesh_testkit::{NatsServer, wait_for};
+    use pbjson_types::Timestamp;
+
+    use super::*;
+
+    fn started(run: &RunKey) -> Event {
+        let at = Some(Timestamp {
+            seconds: run.submit_time + 1,
+            nanos: 0,
+        });
+        Event {
+            id: EventId::recorded(run, Slot::Started).to_string(),
+            cluster: run.cluster.clone(),
+            r#type: EventType::JobStarted.to_string(),
+            occurred_at: at,
+            observed_at: Some(timestamp(Utc::now())),
+            source: Source::Sweep.into(),
+            entity: Some(Entity {
+                kind: "job".to_owned(),
+                key: run.entity_key(),
+            }),
+            run_seq: 2,
+            schema_version: SCHEMA_VERSION,
+            payload: Some(Payload::Job(JobEvent {
+                job: Some(Job {
+                    job_id: run.job_id,
+                    start_time: at,
+                    ..Job::default()
+                }),
+                ..JobEvent::default()
+            })),
+            ..Event::default()
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_start_waits_until_published_events_are_read() {
+        let mut nats = NatsServer::start().await;
+        let config = Config {
+            url: nats.url(),
+            ..Config::default()
+        };
+        let bus = Bus::connect(&config, "admin").await.unwrap();
+        let shutdown = CancellationToken::new();
+        bus.ready(&shutdown).await.unwrap();
+        let run = RunKey {
+            cluster: "c".to_owned(),
+            job_id: 7,
+            task_id: None,
+            submit_time: Utc::now().timestamp(),
+            attempt: 0,
+        };
+        bus.publish(&started(&run)).await.unwrap();
+        nats.kill();
+        let health = Health::default();
+        let condition = health.condition("ingest.state");
+        condition.ok();
+        let meta = Meta {
+            watermark: run.submit_time,
+            ..Meta::default()
+        };
+        let restoring = tokio::spawn(async move {
+            let mut run_store = RunStore::default();
+            let changed =
+                restore_published(&bus, "c", &meta, &mut run_store, &condition, &shutdown).await;
+            (run_store, changed.unwrap())
+        });
+        wait_for("it is not ready", Duration::from_secs(60), async || {
+            health.problems().contains_key("ingest.state").then_some(())
+        })
+        .await;
+        // Longer than a few attempts take.
+        tokio::time::sleep(Duration::from_secs(12)).await;
+        assert!(!restoring.is_finished());
+        nats.restart().await;
+        let (run_store, changed) = restoring.await.unwrap();
+        let restored = run_store.get(&run).and_then(|state| state.started);
+        assert_eq!(restored, Some(run.submit_time + 1));
+        assert_eq!(changed.len(), 1);
+        assert!(health.problems().is_empty());
     }
 }

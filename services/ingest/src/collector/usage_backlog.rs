@@ -10,6 +10,7 @@ use mesh_events::RunKey;
 use slurm_types::{JobId, JobRef};
 use tokio::time::Instant;
 
+use super::accounting_wait::AccountingWait;
 use super::gaps::gap_event;
 use super::outbox::PreviousRunStates;
 use super::unseen_ids::names;
@@ -39,10 +40,7 @@ pub struct DueUsageLookup {
 #[derive(Clone, Copy, Debug)]
 struct UsageBacklogEntry {
     due: Instant,
-    /// First answer to this process without the usage, or its start if an earlier process had one.
-    answered: Option<Instant>,
-    /// Time that earlier processes waited.
-    before: Duration,
+    wait: AccountingWait,
     answers: u32,
 }
 
@@ -79,9 +77,7 @@ impl UsageBacklog {
             let (start, before) = (Instant::now(), tracked.rare.waited_for_accounting);
             let entry = UsageBacklogEntry {
                 due: start + config.usage_delay.saturating_sub(since),
-                // An earlier process had an answer: the wait goes on, else each restart would prolong it by the time to the next answer.
-                answered: (before > 0).then_some(start),
-                before: Duration::from_secs(before),
+                wait: AccountingWait::continued(Duration::from_secs(before), start),
                 answers: 0,
             };
             self.put(run, entry);
@@ -100,11 +96,19 @@ impl UsageBacklog {
         due.map(|(_, run)| *run)
     }
 
-    /// Returns the wait since accounting's first answer without the usage; `None` if the run is not scheduled.
+    /// Returns the wait for the usage of a run; `None` if the run is not scheduled.
+    fn wait(&self, run: &RunKey) -> Option<AccountingWait> {
+        Some(self.runs.get(&run.into())?.wait)
+    }
+
+    /// Returns how long accounting was waited for; `None` if the run is not scheduled.
     fn waited(&self, run: &RunKey, now: Instant) -> Option<Duration> {
-        let entry = self.runs.get(&run.into())?;
-        let since = entry.answered.map_or(Duration::ZERO, |since| now - since);
-        Some(entry.before + since)
+        Some(self.wait(run)?.waited(now))
+    }
+
+    /// Returns every wait.
+    pub(super) fn waits(&mut self) -> impl Iterator<Item = &mut AccountingWait> {
+        self.runs.values_mut().map(|entry| &mut entry.wait)
     }
 
     /// Reschedules a run after an answer without the usage. The total wait is at most `within`.
@@ -114,10 +118,11 @@ impl UsageBacklog {
         if let Some(entry) = self.runs.get(&run).copied() {
             let pause = Duration::from_secs(2 << entry.answers.min(5)).min(MAX_PAUSE);
             let pause = pause.min(left.max(MIN_PAUSE));
+            let mut wait = entry.wait;
+            wait.answered(now);
             let entry = UsageBacklogEntry {
                 due: now + pause,
-                answered: Some(entry.answered.unwrap_or(now)),
-                before: entry.before,
+                wait,
                 answers: entry.answers.saturating_add(1),
             };
             self.put(run, entry);
@@ -176,14 +181,12 @@ impl Collector {
         let now = Instant::now();
         let mut given_up = Vec::new();
         for DueUsageLookup { run, .. } in due {
-            match core.usage_backlog.waited(run, now) {
-                Some(waited) if waited >= self.config.resolution_timeout => {
-                    given_up.push(run.clone())
-                }
-                Some(waited) => {
-                    core.usage_backlog
-                        .postpone(run, now, self.config.resolution_timeout);
-                    core.store_wait(run, waited);
+            let within = self.config.resolution_timeout;
+            match core.usage_backlog.wait(run) {
+                Some(wait) if wait.is_over(within, now, &self.config) => given_up.push(run.clone()),
+                Some(wait) => {
+                    core.usage_backlog.postpone(run, now, within);
+                    core.store_wait(run, wait.waited(now));
                 }
                 None => {}
             }
@@ -251,7 +254,7 @@ impl Core {
         let now = Instant::now();
         let answered = self.usage_backlog.runs.iter();
         let answered: Vec<LocalRunKey> = answered
-            .filter(|(_, entry)| entry.answered.is_some())
+            .filter(|(_, entry)| entry.wait.has_answered())
             .map(|(run, _)| *run)
             .collect();
         for run in answered {
@@ -368,7 +371,7 @@ mod tests {
         let mut waited = ended(5);
         waited.rare.waited_for_accounting = 310;
         usage_backlog.note(&run(1), &waited, 1_000, &config);
-        // The wait goes on at the restart, not at the next answer: failing lookups count, as they do within one process.
+        // The wait goes on at the restart, not at the next answer.
         assert_eq!(
             usage_backlog.waited(&run(1), at(100)),
             Some(Duration::from_secs(410))

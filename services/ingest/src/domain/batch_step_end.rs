@@ -2,8 +2,10 @@
 //! 26.05 keeps the row).
 //!
 //! The batch step of such a run ended earlier. It has the time of the end, and the state as far as a step knows it. The batch step of a run
-//! that was requeued while it ran ends with the requeue or after it. Both times come from slurmctld.
+//! that was requeued while it ran ends with the requeue or after it. Both times come from slurmctld. Within one second they do not show which
+//! came first, and neither does jobcomp's report of the requeue, which has the same times for both (22.05).
 
+use mesh_events::proto::mesh::job::v1::ExitCode;
 use slurm_client::{AccountingRecord, StepUsage};
 use slurm_types::{JobBaseState, JobFlag};
 
@@ -48,6 +50,17 @@ impl BatchStepEnd {
         self.seconds_before(row.end) > 0
     }
 
+    /// Whether the run may have ended before it was requeued: its batch step ended by itself in that second. The row of a run that failed
+    /// before has its exit code; that of a run which was requeued while it ran has none (22.05).
+    pub fn may_be_before_requeue(&self, row: &Observation) -> bool {
+        let is_zero = |code: &ExitCode| (code.code, code.signal) == (0, 0);
+        match self.base {
+            Some(JobBaseState::Completed) => true,
+            Some(_) => !row.job.exit_code.as_ref().is_some_and(is_zero),
+            None => false,
+        }
+    }
+
     /// Returns the seconds between the end and the requeue; 0 if the end did not certainly come first.
     pub(super) fn seconds_before(&self, requeued: Option<i64>) -> u64 {
         let seconds = requeued.map_or(0, |requeued| requeued - self.at);
@@ -80,11 +93,15 @@ impl BatchStepEnd {
 
 impl Observation {
     /// Replaces an overwritten end with that of the batch step. If the step does not show how the run ended, it is published as requeued,
-    /// at the time of that end.
+    /// at the time of that end. If both were in one second, it is published as requeued, and marked as inferred.
     pub fn with_own_end(mut self) -> Self {
         let Some(own) = self.own_end.take() else {
             return self;
         };
+        self.end_is_inferred = true;
+        if !own.is_before_requeue(&self) {
+            return self;
+        }
         if let Some(base) = own.base {
             self.base = Some(base);
             self.requeued = false;
@@ -92,7 +109,7 @@ impl Observation {
         }
         self.end = Some(own.at);
         self.job.end_time = Some(payload::seconds(own.at));
-        (self.end_is_inferred, self.ended_by_hook) = (true, true);
+        self.ended_by_hook = true;
         self
     }
 }
@@ -168,6 +185,40 @@ mod tests {
             BatchStepEnd::of(&self::row("FAILED", 130), &batch(JobBaseState::Failed, 120)),
             None
         );
+    }
+
+    /// Rows as printed by 22.05.8 for jobs that were requeued while they ran, and in the second of their end.
+    #[test]
+    fn a_requeue_in_the_second_of_an_end_is_inferred_if_the_end_may_have_come_first() {
+        for (code, state, may_be_before) in [
+            ("0:0", JobBaseState::Completed, true),
+            ("3:0", JobBaseState::Failed, true),
+            ("0:0", JobBaseState::Failed, false),
+            ("0:0", JobBaseState::Cancelled, false),
+            // Over REST, 22.05 has no exit code.
+            ("", JobBaseState::Failed, true),
+        ] {
+            let row = AccountingRecord {
+                exit_code: code.parse().ok(),
+                ..row("REQUEUED", 130)
+            };
+            let observation = Observation::from_accounting("c", &row).unwrap();
+            for end in [129, 130] {
+                let own = BatchStepEnd::of(&row, &batch(state, end)).unwrap();
+                assert_eq!(
+                    own.may_be_before_requeue(&observation),
+                    may_be_before,
+                    "{code} {state:?}"
+                );
+                let ended = Observation {
+                    own_end: Some(own),
+                    ..observation.clone()
+                };
+                let ended = ended.with_own_end();
+                assert_eq!(ended.end_kind().unwrap().to_string(), "job.requeued");
+                assert_eq!((ended.end, ended.end_is_inferred), (Some(130), true));
+            }
+        }
     }
 
     #[test]

@@ -22,11 +22,15 @@ use tokio_util::sync::CancellationToken;
 
 use self::model::Model;
 use self::term::Term;
-use self::world::{Kind, Question, Restart, STEP, World, worlds};
+use self::world::{KINDS, Kind, Question, Restart, STEP, Step, World, worlds};
 
 /// Whether an event or a gap is the end of a question.
 fn ends(question: &Question, submit: i64, event: &Event) -> bool {
-    let key = question.run(submit).entity_key();
+    let key = match question.kind {
+        // It is over when the run after it is published.
+        Kind::UnseenEarlierEnd => question.run(submit + 100).entity_key(),
+        _ => question.run(submit).entity_key(),
+    };
     if let Some(Payload::Capture(gap)) = &event.payload {
         let is_usage = gap.not_recoverable.starts_with("resource usage");
         let mut words = gap.not_recoverable.split([' ', ',']);
@@ -39,7 +43,8 @@ fn ends(question: &Question, submit: i64, event: &Event) -> bool {
         Kind::EarlierEnd | Kind::ReportedEarlierEnd => "job.requeued",
         Kind::Task | Kind::Array | Kind::SubmittedTasks | Kind::UnseenId => "job.cancelled",
         Kind::Usage => "job.updated",
-        Kind::Canceller => return false,
+        Kind::Canceller => "job.corrected",
+        Kind::UnseenEarlierEnd => "job.submitted",
     };
     event.entity_key() == key && event.r#type == kind
 }
@@ -48,7 +53,7 @@ const fn is_gap(event: &Event) -> bool {
     matches!(event.payload, Some(Payload::Capture(_)))
 }
 
-/// When a question ended, in polls, how often, and by which events.
+/// When a question ended, in polls, how often, and by which events. One that has ended without an event has none.
 type Ended = (u64, usize, Vec<String>);
 
 /// Returns when each question ended.
@@ -134,4 +139,34 @@ fn every_open_question_ends_once_in_time_whatever_fails() {
             prop_assert!(age <= question.limit(), "{question:?} after {age} s");
         }
     });
+}
+
+/// Accounting answers a minute after each question was opened, is away for a quarter of an hour from then on, and has the answers after that.
+#[test]
+fn an_outage_of_accounting_is_no_answer() {
+    let runtime = Builder::new_multi_thread().enable_all().build().unwrap();
+    let nats = runtime.block_on(NatsServer::start());
+    let questions = (1_001..).zip(KINDS).map(|(id, kind)| Question {
+        kind,
+        id: if kind == Kind::UnseenId { 2_000 } else { id },
+        opens: if kind == Kind::SubmittedTasks { 0 } else { 2 },
+        answer: Some(if kind == Kind::UnseenId { 6 } else { 20 }),
+        alive: true,
+    });
+    let world = World::new(questions.collect(), vec![Step::QUIET], Some(6..66));
+    let world = Arc::new(world);
+    let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+    let ended = runtime.block_on(play(&nats.url(), "outage", &world));
+    for question in &world.questions {
+        let (_, count, events) = &ended[&question.id];
+        assert_eq!(*count, 1, "{question:?}: {events:?}");
+        // The others end after `resolution_timeout`, because the job itself shows that something has ended.
+        let waits_for_accounting = matches!(
+            question.kind,
+            Kind::Usage | Kind::Canceller | Kind::SubmittedTasks | Kind::UnseenId
+        );
+        let is_gap = events.iter().any(|event| event.starts_with("capture."));
+        let is_told = !events.is_empty() && !is_gap;
+        assert!(is_told || !waits_for_accounting, "{question:?}: {events:?}");
+    }
 }

@@ -8,7 +8,7 @@ use slurm_client::{JobLookup, JobRecord};
 use slurm_types::JobId;
 
 use super::Poller;
-use super::selection::{ArrayRecord, ChangedJobs, MAX_MISSING_PER_POLL, OpenArray};
+use super::selection::{ArrayRecord, ChangedJobs, OpenArray, absent};
 use crate::Error;
 use crate::collector::TracedObservation;
 use crate::domain::Observation;
@@ -108,17 +108,11 @@ impl<S: JobQueries> Poller<S> {
     /// Resolves tasks that left their arrays' records. An array without a row is read by id, to determine whether its record is gone.
     /// Returns how long to wait if Slurm did not answer.
     pub(super) async fn settle(
-        &self,
+        &mut self,
         cause: &Cause,
         arrays: Vec<OpenArray>,
     ) -> Result<Option<Duration>, Error> {
-        let absent = arrays
-            .iter()
-            .filter(|array| array.record == ArrayRecord::Absent);
-        let absent: Vec<JobId> = absent
-            .filter_map(|array| JobId::new(array.run.job_id))
-            .take(MAX_MISSING_PER_POLL)
-            .collect();
+        let absent = absent(&arrays, &mut self.asked_arrays);
         let answer = match unless_stopped(&self.shutdown, self.slurm.jobs(&absent)).await? {
             Ok(answer) => answer,
             Err(error) => return self.unavailable(&error).await.map(Some),

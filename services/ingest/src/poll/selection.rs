@@ -9,8 +9,8 @@ use slurm_types::{JobBaseState, JobId, Reason, ReasonClass};
 use crate::collector::MAX_CLOCK_SKEW_SECS;
 use crate::domain::{Observation, RunStore};
 
-/// Maximum number of missing jobs that are read by id per poll. Others wait for the next one.
-pub(super) const MAX_MISSING_PER_POLL: usize = 1_000;
+/// Maximum number of missing jobs, and of arrays without a row, that are read by id per poll. Others wait for the next one.
+const MAX_MISSING_PER_POLL: usize = 1_000;
 
 /// Digest that no row has, so that the record is read again.
 const NO_DIGEST: u64 = 0;
@@ -98,7 +98,7 @@ pub(super) fn missing(
     run_store: &RunStore,
     listing: &QueueListing,
     rows: &BTreeSet<u32>,
-    asked: u32,
+    asked: &mut u32,
 ) -> Vec<JobId> {
     // A job submitted after the poll began may be missing. A submit time in the far future dates from before the clock was set back.
     let (began, future) = (
@@ -120,14 +120,24 @@ pub(super) fn missing(
     next_missing(&ids, asked)
 }
 
+/// Returns the arrays without a row that are read by id now, up to the limit, continuing after those that were read last.
+pub(super) fn absent(arrays: &[OpenArray], asked: &mut u32) -> Vec<JobId> {
+    let absent = arrays
+        .iter()
+        .filter(|array| array.record == ArrayRecord::Absent);
+    let ids = absent.filter_map(|array| JobId::new(array.run.job_id));
+    next_missing(&ids.collect(), asked)
+}
+
 /// Continues after the last id, and then from the smallest one, so that unanswered ids do not block the others.
-fn next_missing(ids: &BTreeSet<JobId>, asked: u32) -> Vec<JobId> {
-    let (before, after): (Vec<JobId>, Vec<JobId>) = ids.iter().partition(|id| id.get() <= asked);
-    after
-        .into_iter()
-        .chain(before)
-        .take(MAX_MISSING_PER_POLL)
-        .collect()
+fn next_missing(ids: &BTreeSet<JobId>, asked: &mut u32) -> Vec<JobId> {
+    let (before, after): (Vec<JobId>, Vec<JobId>) = ids.iter().partition(|id| id.get() <= *asked);
+    let next = after.into_iter().chain(before);
+    let next: Vec<JobId> = next.take(MAX_MISSING_PER_POLL).collect();
+    if let Some(last) = next.last() {
+        *asked = last.get();
+    }
+    next
 }
 
 /// An array with departed tasks.
@@ -273,11 +283,32 @@ mod tests {
         let mut asked = 0;
         let mut seen = BTreeSet::new();
         for _ in 0..3 {
-            let next_missing = next_missing(&ids, asked);
+            let next_missing = next_missing(&ids, &mut asked);
             assert_eq!(next_missing.len(), MAX_MISSING_PER_POLL);
-            asked = next_missing.last().map_or(0, |id| id.get());
             seen.extend(next_missing);
         }
         assert_eq!(seen, ids);
+    }
+
+    #[test]
+    fn every_array_without_a_row_is_read_in_rotation() {
+        let of = |job_id, record| OpenArray {
+            run: RunKey {
+                cluster: "c".to_owned(),
+                job_id,
+                task_id: None,
+                submit_time: 100,
+                attempt: 0,
+            },
+            record,
+        };
+        let mut arrays: Vec<OpenArray> =
+            (1..=2_500).map(|id| of(id, ArrayRecord::Absent)).collect();
+        arrays.extend((3_000..3_500).map(|id| of(id, ArrayRecord::There)));
+        let (mut asked, mut seen) = (0, BTreeSet::new());
+        for _ in 0..3 {
+            seen.extend(absent(&arrays, &mut asked));
+        }
+        assert_eq!(seen, (1..=2_500).filter_map(JobId::new).collect());
     }
 }

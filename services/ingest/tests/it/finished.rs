@@ -164,6 +164,41 @@ async fn without_a_true_doorbell_its_steps_show_the_end_and_it_is_inferred() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_requeue_in_the_second_of_the_end_is_not_observed() {
+    let (cluster, _guard) = cluster::shared().await;
+    let mesh = Mesh::start().await;
+    let settings = "poll_interval = \"500ms\"\nmissing_record_timeout = \"3s\"";
+    let ingest = mesh.ingest(cluster, settings).await.ready().await;
+    let script = "[ \"${SLURM_RESTART_COUNT:-0}\" -gt 0 ] && sleep 300; sleep 3";
+    let job = cluster.sbatch(&["--requeue"], script).await;
+    mesh.wait_passed(job, "submitted started").await;
+    ingest.stop().await;
+    cluster.wait_state(job, "COMPLETED").await;
+    let id = job.to_string();
+    cluster.run("root", &["scontrol", "requeue", &id]).await;
+    cluster.wait_state(job, "RUNNING").await;
+    let ingest = mesh.ingest(cluster, settings).await.ready().await;
+    let is_second_run = |event: &&mesh_events::Event| event.r#type == "job.submitted";
+    mesh.wait_event("the second run", |_| {
+        mesh.of_job(job).iter().filter(is_second_run).count() == 2
+    })
+    .await;
+    let ends = ["job.requeued", "job.completed"];
+    let ends = mesh
+        .of_job(job)
+        .into_iter()
+        .filter(|event| ends.contains(&event.r#type.as_str()));
+    let ends: Vec<_> = ends.map(|event| event.confidence()).collect();
+    let expected = match is_overwritten(cluster, job).await {
+        true => Confidence::Inferred,
+        false => Confidence::Observed,
+    };
+    assert_eq!(ends, [expected]);
+    cluster.run("alice", &["scancel", &id]).await;
+    ingest.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_run_requeued_while_running_is_published_as_requeued() {
     let (cluster, _guard) = cluster::shared().await;
     let mesh = Mesh::start().await;
@@ -218,6 +253,38 @@ async fn a_hold_that_is_over_before_accounting_has_the_run_before_is_published()
     let held = mesh.last(job, "job.held");
     let released = mesh.last(job, "job.released");
     assert!(held.observed_at.unwrap().seconds <= released.observed_at.unwrap().seconds);
+    mesh.assert_no_duplicates();
+    ingest.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hold_that_is_over_before_a_crashed_ingest_starts_again_is_published() {
+    let (cluster, _guard) = cluster::shared().await;
+    let mesh = Mesh::start().await;
+    let settings = "poll_interval = \"500ms\"";
+    let stand_in = StandIn::new(cluster);
+    let ingest = mesh.ingest_through(&stand_in, cluster, settings).await;
+    let ingest = ingest.ready().await;
+    let script = "[ \"${SLURM_RESTART_COUNT:-0}\" -gt 0 ] || sleep 300; sleep 1";
+    let job = cluster.sbatch(&["--requeue"], script).await;
+    mesh.wait_history(job, "submitted started").await;
+    stand_in.override_output("sacct", "exit 1");
+    let id = job.to_string();
+    cluster.run("root", &["scontrol", "requeuehold", &id]).await;
+    cluster.wait_state(job, "PENDING").await;
+    stand_in.wait_calls(POLL, 4).await;
+    ingest.crash().await;
+    assert_eq!(mesh.history(job), "submitted started");
+    cluster.run("root", &["scontrol", "release", &id]).await;
+    cluster.wait_state(job, "COMPLETED").await;
+    stand_in.truth("sacct");
+    let ingest = mesh.ingest_through(&stand_in, cluster, settings).await;
+    let ingest = ingest.ready().await;
+    mesh.wait_passed(
+        job,
+        "submitted started requeued | submitted held released started completed",
+    )
+    .await;
     mesh.assert_no_duplicates();
     ingest.stop().await;
 }

@@ -58,3 +58,33 @@ async fn of_two_unobserved_suspensions_only_the_last_resume_is_published() {
     mesh.assert_no_duplicates();
     ingest.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_failure_in_the_second_of_a_suspend_is_no_resume() {
+    let (cluster, _guard) = cluster::exclusive().await;
+    let mesh = Mesh::start().await;
+    let ingest = mesh.ingest(cluster, SLOW).await.ready().await;
+    let arguments = ["-p", "gpu", "-w", "n4", "--no-requeue"];
+    let job = cluster.sbatch(&arguments, "sleep 300").await;
+    cluster.wait_state(job, "RUNNING").await;
+    ring(&mesh, "PrologSlurmctld", job, &[]).await;
+    mesh.wait_history(job, "submitted started").await;
+    tokio::time::sleep(std::time::Duration::from_millis(2_200)).await;
+    let id = job.to_string();
+    let acts =
+        format!("scontrol suspend {id} && scontrol update NodeName=n4 State=DOWN Reason=test");
+    cluster.run("root", &["sh", "-c", &acts]).await;
+    cluster.wait_state(job, "NODE_FAIL").await;
+    let suspended_at = field(cluster, job, "SuspendTime").await;
+    assert_eq!(field(cluster, job, "EndTime").await, suspended_at);
+    ring(&mesh, "EpilogSlurmctld", job, &[]).await;
+    mesh.wait_history(job, "submitted started suspended node_fail")
+        .await;
+    let suspended = mesh.last(job, "job.suspended");
+    let at = suspended.occurred_at.as_ref().unwrap().seconds;
+    assert_eq!(at.to_string(), suspended_at);
+    mesh.assert_no_duplicates();
+    ingest.stop().await;
+    let resume = ["scontrol", "update", "NodeName=n4", "State=RESUME"];
+    cluster.run("root", &resume).await;
+}

@@ -135,7 +135,7 @@ impl JobQueries for Model {
             let mut asked = self.questions().iter();
             let question = asked.find(|question| question.id == id.get())?;
             let is_asked = question.kind == Kind::SubmittedTasks;
-            (!is_asked || question.is_answered(self.poll())).then(|| ArraySubmission {
+            (!is_asked || self.is_answered(question)).then(|| ArraySubmission {
                 array: *id,
                 submit: UnixTime::from_secs(self.submit),
                 jobs: TaskSet::default(),

@@ -127,12 +127,16 @@ impl Model {
                 | Kind::ExitCode,
                 false,
             ) => runs,
-            (Kind::End | Kind::Array, true) | (Kind::UnseenId, false) => return None,
-            (Kind::EarlierEnd | Kind::ReportedEarlierEnd, true) => JobRecord {
-                submit: self.at(100),
-                restarts: 1,
-                ..waits
-            },
+            (Kind::End | Kind::Array, true) | (Kind::UnseenId | Kind::UnseenEarlierEnd, false) => {
+                return None;
+            }
+            (Kind::EarlierEnd | Kind::ReportedEarlierEnd | Kind::UnseenEarlierEnd, true) => {
+                JobRecord {
+                    submit: self.at(100),
+                    restarts: 1,
+                    ..waits
+                }
+            }
             (Kind::Task | Kind::Array, false) => array("0-9"),
             (Kind::Task, true) | (Kind::SubmittedTasks, _) => array("1-9"),
             (Kind::Usage, true) => completed,
@@ -158,9 +162,14 @@ impl Model {
         questions.filter_map(|question| self.record(question))
     }
 
+    /// Whether accounting has the answer to a question.
+    pub(super) fn is_answered(&self, question: &Question) -> bool {
+        question.is_answered(self.world.reported(self.poll()))
+    }
+
     /// Accounting's row of a job.
     pub(super) fn row(&self, question: &Question) -> Option<AccountingRecord> {
-        let poll = self.poll();
+        let poll = self.world.reported(self.poll());
         let ended = question.is_answered(poll);
         let row = |state: &str| AccountingRecord {
             job_id: JobId::new(question.id),
@@ -188,7 +197,9 @@ impl Model {
             Kind::End | Kind::Usage | Kind::ReportedEnd | Kind::ExitCode => {
                 (row("COMPLETED"), row("RUNNING"))
             }
-            Kind::EarlierEnd | Kind::ReportedEarlierEnd => (row("REQUEUED"), row("RUNNING")),
+            Kind::EarlierEnd | Kind::ReportedEarlierEnd | Kind::UnseenEarlierEnd => {
+                (row("REQUEUED"), row("RUNNING"))
+            }
             // What leaves no record never has one.
             Kind::Task | Kind::SubmittedTasks => (array("PENDING"), array("PENDING")),
             Kind::Array => (array("CANCELLED"), array("PENDING")),

@@ -1,5 +1,7 @@
 //! Questions, and what happens while they are open.
 
+use std::ops::Range;
+
 use mesh_events::RunKey;
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -8,6 +10,8 @@ use proptest::sample::select;
 pub(super) const STEP: u64 = 15;
 /// Steps for which the epilogs of a run take: longer than any answer of accounting.
 pub(super) const EPILOG_STEPS: u64 = 60;
+/// Steps that slurmctld needs to report what happened during an outage of accounting.
+const REPORT_STEPS: u64 = 2;
 /// Steps with faults.
 const FAULTY_STEPS: usize = 100;
 /// Steps until every question has ended.
@@ -37,9 +41,11 @@ pub(super) enum Kind {
     SubmittedTasks,
     /// With which exit code did a run end that slurmctld still cleans up, and whose row has none?
     ExitCode,
+    /// How did the run end before the first one that was seen?
+    UnseenEarlierEnd,
 }
 
-const KINDS: [Kind; 11] = [
+pub(super) const KINDS: [Kind; 12] = [
     Kind::End,
     Kind::EarlierEnd,
     Kind::Task,
@@ -51,6 +57,7 @@ const KINDS: [Kind; 11] = [
     Kind::ReportedEarlierEnd,
     Kind::SubmittedTasks,
     Kind::ExitCode,
+    Kind::UnseenEarlierEnd,
 ];
 
 #[derive(Clone, Debug)]
@@ -60,7 +67,7 @@ pub(super) struct Question {
     /// Number of the poll from which on it is open.
     pub(super) opens: u64,
     /// How long accounting needs for the answer, in polls; `None` if it never has one.
-    answer: Option<u64>,
+    pub(super) answer: Option<u64>,
     /// Whether accounting lists the run as not ended until then.
     pub(super) alive: bool,
 }
@@ -133,7 +140,7 @@ impl Step {
         self.left_out & (1 << n) != 0
     }
 
-    const QUIET: Self = Self {
+    pub(super) const QUIET: Self = Self {
         slurmctld: true,
         slurmdbd: true,
         left_out: 0,
@@ -154,6 +161,38 @@ pub(super) enum Restart {
 pub(super) struct World {
     pub(super) questions: Vec<Question>,
     pub(super) steps: Vec<Step>,
+    /// Polls during which accounting is away without a break.
+    pub(super) outage: Option<Range<u64>>,
+}
+
+impl World {
+    pub(super) fn new(
+        questions: Vec<Question>,
+        mut steps: Vec<Step>,
+        outage: Option<Range<u64>>,
+    ) -> Self {
+        // The first poll shows every run.
+        steps[0] = Step::QUIET;
+        steps.resize(STEPS, Step::QUIET);
+        for (poll, step) in (0..).zip(&mut steps) {
+            step.slurmdbd &= !outage.as_ref().is_some_and(|outage| outage.contains(&poll));
+        }
+        Self {
+            questions,
+            steps,
+            outage,
+        }
+    }
+
+    /// The poll whose state accounting has at a poll: after an outage, slurmctld has still to report what happened meanwhile.
+    pub(super) fn reported(&self, poll: u64) -> u64 {
+        let outage = self.outage.as_ref();
+        let is_behind =
+            |outage: &&Range<u64>| (outage.start..outage.end + REPORT_STEPS).contains(&poll);
+        outage
+            .filter(is_behind)
+            .map_or(poll, |outage| outage.start - 1)
+    }
 }
 
 fn questions() -> impl Strategy<Value = Vec<Question>> {
@@ -224,10 +263,8 @@ pub(super) fn worlds() -> impl Strategy<Value = World> {
         });
         prop::collection::vec(step, FAULTY_STEPS)
     });
-    (questions(), steps).prop_map(|(questions, mut steps)| {
-        // The first poll shows every run.
-        steps[0] = Step::QUIET;
-        steps.resize(STEPS, Step::QUIET);
-        World { questions, steps }
-    })
+    let outage = (2..40u64, 20..70u64).prop_map(|(from, polls)| from..from + polls);
+    let outage = prop::option::of(outage);
+    (questions(), steps, outage)
+        .prop_map(|(questions, steps, outage)| World::new(questions, steps, outage))
 }

@@ -1,0 +1,373 @@
+//! Jobs whose newest run is not published yet, because the end of an earlier run is looked up. No run state holds what is known of them, so
+//! it is stored beside the runs: a hold that a restart lost would never be published, and each restart would begin the wait again.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
+
+use chrono::DateTime;
+use mesh_events::RunKey;
+use serde::{Deserialize, Serialize};
+use slurm_types::{JobBaseState, ReasonClass};
+
+use super::deferred::{DeferredObservation, DeferredObservations, MAX_AGE};
+use super::open_lookups::{pack, unpack};
+use super::{Core, TracedObservation};
+use crate::adapters::store::Store;
+use crate::domain::{EntityKind, Observation, Owner, Record, StoredLookup};
+use crate::envelope::Cause;
+
+/// What waits for the end of an earlier run, by Slurm's job id.
+#[derive(Default)]
+pub struct WaitingJobs {
+    /// Observations of waiting runs.
+    pub(super) deferred: DeferredObservations,
+    /// Runs that the controller has shown as restarted: submit time by Slurm's job id. Accounting's rows have no restart count (22.05).
+    pub(super) restarted: HashMap<u32, i64>,
+    /// Lookups of jobs of which every known run has ended, or none is known.
+    pub(super) lookups: BTreeMap<u32, StoredLookup>,
+    /// Whether an observation was deferred that is not stored yet.
+    pub(super) is_unstored: bool,
+}
+
+/// A job as stored.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct StoredJob {
+    #[serde(rename = "o", default, skip_serializing_if = "Vec::is_empty")]
+    observations: Vec<StoredObservation>,
+    /// Submit time of a restarted run.
+    #[serde(rename = "b", default, skip_serializing_if = "Option::is_none")]
+    restarted: Option<i64>,
+    #[serde(rename = "oq", default, skip_serializing_if = "Option::is_none")]
+    lookup: Option<StoredLookup>,
+}
+
+/// A record of slurmctld of a waiting run. What such a record does not have is left out.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct StoredObservation {
+    /// Key of the run.
+    #[serde(rename = "k")]
+    run: String,
+    /// Time of the read, in milliseconds since 1970.
+    #[serde(rename = "t")]
+    at_millis: i64,
+    /// The poll or hook that caused the read.
+    #[serde(rename = "p", default, skip_serializing_if = "Option::is_none")]
+    poll: Option<u64>,
+    #[serde(rename = "ho", default, skip_serializing_if = "Option::is_none")]
+    hook: Option<String>,
+    #[serde(rename = "d", default, skip_serializing_if = "Option::is_none")]
+    digest: Option<u64>,
+    #[serde(rename = "a", default)]
+    is_array: bool,
+    #[serde(rename = "tk", default, skip_serializing_if = "Option::is_none")]
+    tasks: Option<String>,
+    #[serde(rename = "al", default)]
+    allocated: bool,
+    #[serde(rename = "cf", default)]
+    configuring: bool,
+    #[serde(rename = "b", default, skip_serializing_if = "Option::is_none")]
+    start: Option<i64>,
+    #[serde(rename = "e", default, skip_serializing_if = "Option::is_none")]
+    end: Option<i64>,
+    #[serde(rename = "sp", default, skip_serializing_if = "Option::is_none")]
+    suspend_time: Option<i64>,
+    #[serde(rename = "ps", default, skip_serializing_if = "Option::is_none")]
+    pre_suspend: Option<i64>,
+    #[serde(rename = "r", default, skip_serializing_if = "Option::is_none")]
+    restarts: Option<u32>,
+    #[serde(rename = "h", default)]
+    held: bool,
+    #[serde(rename = "c")]
+    class: ReasonClass,
+    #[serde(rename = "o")]
+    owner: Owner,
+    /// `Job` of the events in base64.
+    #[serde(rename = "j")]
+    job: String,
+}
+
+impl StoredObservation {
+    fn of(run: &RunKey, deferred: &DeferredObservation) -> Self {
+        let TracedObservation {
+            observation,
+            digest,
+            ..
+        } = &deferred.reading;
+        Self {
+            run: run.entity_key(),
+            at_millis: deferred.at.timestamp_millis(),
+            poll: match deferred.cause {
+                Cause::Poll(number) => Some(number),
+                _ => None,
+            },
+            hook: match &deferred.cause {
+                Cause::Hook(name) => Some(name.clone()),
+                _ => None,
+            },
+            digest: *digest,
+            is_array: observation.entity == EntityKind::Array,
+            tasks: observation.tasks.as_ref().map(ToString::to_string),
+            allocated: observation.allocated,
+            configuring: observation.configuring,
+            start: observation.start,
+            end: observation.end,
+            suspend_time: observation.suspend_time,
+            pre_suspend: observation.pre_suspend,
+            restarts: observation.restarts,
+            held: observation.held,
+            class: observation.class,
+            owner: observation.owner.clone(),
+            job: pack(&observation.job),
+        }
+    }
+
+    /// Returns the observation with its run; `None` if another program has written it.
+    fn restored(self, cluster: &str, raw_id: u32) -> Option<(RunKey, DeferredObservation)> {
+        let run = RunKey::parse(cluster, &self.run).ok()?;
+        let entity = match run.task_id {
+            _ if self.is_array => EntityKind::Array,
+            Some(_) => EntityKind::Task,
+            None => EntityKind::Job,
+        };
+        let observation = Observation {
+            run: RunKey {
+                attempt: 0,
+                ..run.clone()
+            },
+            raw_id,
+            entity,
+            tasks: self.tasks.and_then(|tasks| tasks.parse().ok()),
+            record: Record::Controller,
+            base: Some(JobBaseState::Pending),
+            completing: false,
+            configuring: self.configuring,
+            revoked: false,
+            requeued: false,
+            allocated: self.allocated,
+            nodes_at_end: false,
+            ended_by_hook: false,
+            end_is_inferred: false,
+            own_end: None,
+            exit_code: None,
+            start: self.start,
+            end: self.end,
+            suspend_time: self.suspend_time,
+            pre_suspend: self.pre_suspend,
+            resizes: Vec::new(),
+            parts: Vec::new(),
+            restarts: self.restarts,
+            held: self.held,
+            class: self.class,
+            cancelled_by: None,
+            owner: self.owner,
+            job: unpack(&self.job)?,
+        };
+        let deferred = DeferredObservation {
+            cause: match (self.poll, self.hook) {
+                (Some(number), _) => Cause::Poll(number),
+                (None, Some(hook)) => Cause::Hook(hook),
+                (None, None) => Cause::Lookup,
+            },
+            at: DateTime::from_timestamp_millis(self.at_millis)?,
+            reading: TracedObservation {
+                digest: self.digest,
+                ..TracedObservation::new(observation)
+            },
+        };
+        Some((run, deferred))
+    }
+}
+
+impl WaitingJobs {
+    /// Returns the jobs of a shard, as stored.
+    pub fn of_shard(&self, shard: u32) -> BTreeMap<u32, StoredJob> {
+        let mut jobs: BTreeMap<u32, StoredJob> = BTreeMap::new();
+        let is_in = |raw_id: u32| Store::shard_of_record(raw_id) == shard;
+        for (run, deferred) in self.deferred.iter() {
+            let raw_id = deferred.reading.observation.raw_id;
+            if is_in(raw_id) {
+                let job = jobs.entry(raw_id).or_default();
+                job.observations.push(StoredObservation::of(run, deferred));
+            }
+        }
+        for (raw_id, submit_time) in self.restarted.iter().filter(|(id, _)| is_in(**id)) {
+            jobs.entry(*raw_id).or_default().restarted = Some(*submit_time);
+        }
+        for (raw_id, lookup) in self.lookups.iter().filter(|(id, _)| is_in(**id)) {
+            jobs.entry(*raw_id).or_default().lookup = Some(lookup.clone());
+        }
+        jobs
+    }
+
+    /// Adds jobs of a shard.
+    pub fn restore(&mut self, cluster: &str, jobs: BTreeMap<u32, StoredJob>) {
+        for (raw_id, job) in jobs {
+            let observations = job.observations.into_iter();
+            for (run, deferred) in observations.filter_map(|one| one.restored(cluster, raw_id)) {
+                self.deferred.push(&run, deferred);
+            }
+            if let Some(submit_time) = job.restarted {
+                self.restarted.insert(raw_id, submit_time);
+            }
+            if let Some(lookup) = job.lookup {
+                self.lookups.insert(raw_id, lookup);
+            }
+        }
+    }
+}
+
+impl Core {
+    /// Defers an observation.
+    pub(super) fn defer(&mut self, run: &RunKey, deferred: DeferredObservation) {
+        let raw_id = deferred.reading.observation.raw_id;
+        if self.waiting.deferred.push(run, deferred) {
+            self.waiting.is_unstored = true;
+            self.dirty.insert(Store::shard_of_record(raw_id));
+        }
+    }
+
+    /// Removes and returns what is deferred of an observation's job until its run. Mostly nothing is, and no run has to be resolved for that.
+    pub(super) fn take_deferred(&mut self, observation: &Observation) -> Vec<DeferredObservation> {
+        if self.waiting.deferred.is_empty() {
+            return Vec::new();
+        }
+        let run = crate::domain::run_of(&self.run_store, observation);
+        let taken = self.waiting.deferred.take_until(&run);
+        for deferred in &taken {
+            let raw_id = deferred.reading.observation.raw_id;
+            self.dirty.insert(Store::shard_of_record(raw_id));
+        }
+        taken
+    }
+
+    /// Records that the controller has shown a run as restarted.
+    pub(super) fn note_restarted(&mut self, observation: &Observation) {
+        let (raw_id, submit_time) = (observation.raw_id, observation.run.submit_time);
+        if self.waiting.restarted.insert(raw_id, submit_time) != Some(submit_time) {
+            self.dirty.insert(Store::shard_of_record(raw_id));
+        }
+    }
+
+    /// Closes the lookup of a job's end.
+    pub(super) fn close_lookup(&mut self, raw_id: u32) {
+        self.lookups.remove(&raw_id);
+        if self.waiting.lookups.remove(&raw_id).is_some() {
+            self.dirty.insert(Store::shard_of_record(raw_id));
+        }
+    }
+
+    /// Removes jobs that no source has shown for so long that every lookup of them has ended. `now` is in Unix seconds.
+    pub(super) fn expire_waiting(&mut self, now: i64) {
+        let max_age = Duration::from_secs(MAX_AGE.num_seconds().unsigned_abs());
+        let oldest = now.saturating_sub(MAX_AGE.num_seconds());
+        let mut removed = match DateTime::from_timestamp(oldest, 0) {
+            Some(oldest) => self.waiting.deferred.remove_older_than(oldest),
+            None => Vec::new(),
+        };
+        let lookups = &self.lookups;
+        let is_old = |raw_id: &u32| {
+            let lookup = lookups.get(raw_id);
+            lookup.is_none_or(|open| open.age() > max_age)
+        };
+        let restarted = self
+            .waiting
+            .restarted
+            .extract_if(|raw_id, submit_time| *submit_time < oldest && is_old(raw_id));
+        removed.extend(restarted.map(|(raw_id, _)| raw_id));
+        let old: Vec<u32> = self
+            .waiting
+            .lookups
+            .keys()
+            .copied()
+            .filter(is_old)
+            .collect();
+        for raw_id in old {
+            self.close_lookup(raw_id);
+        }
+        self.dirty
+            .extend(removed.into_iter().map(Store::shard_of_record));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use chrono::Utc;
+    use slurm_client::{ArrayTasks, JobRecord};
+    use slurm_types::{JobId, JobState, UnixTime};
+
+    use super::*;
+
+    fn deferred(job_id: u32, task: Option<u32>, cause: Cause) -> (RunKey, DeferredObservation) {
+        let record = JobRecord {
+            job_id: JobId::new(job_id),
+            array_job_id: task.and_then(|_| JobId::new(70)),
+            array_tasks: task.map(ArrayTasks::Task),
+            submit: Some(UnixTime::from_secs(100)),
+            start: Some(UnixTime::from_secs(900)),
+            state: JobState::parse("PENDING"),
+            reason: "JobHeldUser".to_owned(),
+            priority: Some(0),
+            restarts: 2,
+            user: "alice".to_owned(),
+            uid: Some(7),
+            account: "physics".to_owned(),
+            partition: "gpu".to_owned(),
+            ..JobRecord::default()
+        };
+        let observation = Observation::from_controller("c", &record).unwrap();
+        assert!(observation.waiting() && observation.held);
+        let run = RunKey {
+            attempt: u32::from(task.is_none()),
+            ..observation.run.clone()
+        };
+        let at = Utc::now().timestamp_millis();
+        let deferred = DeferredObservation {
+            cause,
+            at: DateTime::from_timestamp_millis(at).unwrap(),
+            reading: TracedObservation {
+                digest: Some(u64::MAX),
+                ..TracedObservation::new(observation)
+            },
+        };
+        (run, deferred)
+    }
+
+    #[test]
+    fn what_waits_survives_a_restart() {
+        let mut waiting = WaitingJobs::default();
+        for (run, deferred) in [
+            deferred(7, None, Cause::Poll(3)),
+            deferred(7, None, Cause::Hook("JobComp".to_owned())),
+            deferred(71, Some(4), Cause::Lookup),
+        ] {
+            assert!(waiting.deferred.push(&run, deferred));
+        }
+        waiting.restarted.insert(7, 100);
+        let lookup = StoredLookup {
+            waited: 60,
+            answers: 2,
+            ..StoredLookup::default()
+        };
+        waiting.lookups.insert(9, lookup);
+        let mut restored = WaitingJobs::default();
+        for shard in 0..128 {
+            let stored = serde_json::to_vec(&waiting.of_shard(shard)).unwrap();
+            restored.restore("c", serde_json::from_slice(&stored).unwrap());
+        }
+        let shown = |jobs: &WaitingJobs| -> Vec<String> {
+            let all = jobs.deferred.iter();
+            all.map(|(run, one)| {
+                let (observation, digest) = (&one.reading.observation, one.reading.digest);
+                format!(
+                    "{run:?} {:?} {} {digest:?} {observation:?}",
+                    one.cause, one.at
+                )
+            })
+            .collect()
+        };
+        assert_eq!(shown(&restored), shown(&waiting));
+        assert_eq!(shown(&restored).len(), 3);
+        assert_eq!(restored.restarted, waiting.restarted);
+        assert_eq!(restored.lookups, waiting.lookups);
+    }
+}

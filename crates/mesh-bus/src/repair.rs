@@ -202,15 +202,9 @@ impl Bus {
     /// Recreates a consumer of the catalogue, so that it begins with the first message of its stream. It must not be read meanwhile.
     ///
     /// # Errors
-    /// If NATS refuses.
+    /// If NATS refuses, or does not answer, as without the right to delete it. The consumer may still be the former one then.
     pub async fn recreate_consumer(&self, stream: &str, name: &str) -> Result<(), Error> {
-        if let Err(error) = self.delete_consumer(stream, name).await {
-            tracing::debug!(
-                error = &error as &dyn std::error::Error,
-                consumer = name,
-                "delete consumer"
-            );
-        }
+        self.delete_consumer(stream, name).await?;
         self.consumers.remove(stream, name);
         self.checked_consumer(stream, name).await.map(drop)
     }
@@ -227,12 +221,15 @@ impl Bus {
             .map_err(|source| Error::jetstream("declare consumer", &name)(source.into()))
     }
 
+    /// Deletes a consumer if it exists.
     pub(crate) async fn delete_consumer(&self, stream: &str, name: &str) -> Result<(), Error> {
         let deleted = self.jetstream.delete_consumer_from_stream(name, stream);
-        deleted
-            .await
-            .map(drop)
-            .map_err(|source| Error::jetstream("delete consumer", name)(source.into()))
+        match deleted.await {
+            Err(error) if !is_absent(&error.kind()) => {
+                Err(Error::jetstream("delete consumer", name)(error.into()))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Compares a consumer every minute until the guard is dropped.

@@ -16,6 +16,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::connect;
+use crate::permissions::{async_nats_as, connect_as};
 
 /// Consumers are compared every minute.
 const PATIENCE: Duration = Duration::from_secs(150);
@@ -151,4 +152,38 @@ async fn a_recreated_consumer_receives_everything_again() {
         stop.cancel();
     };
     tokio::join!(reading, all).0.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_consumer_that_is_gone_is_recreated_and_one_that_cannot_be_deleted_is_an_error() {
+    const USERS: &str = r#"authorization { users: [
+        { user: "admin", password: "admin" }
+        { user: "bound", password: "bound", permissions: { publish: { deny: "$JS.API.CONSUMER.DELETE.>" } } }
+    ] }"#;
+    let nats = NatsServer::start_with(USERS).await;
+    let admin = connect_as(&nats, "admin").await;
+    let bound = connect_as(&nats, "bound").await;
+    let context = jetstream::new(async_nats_as(&nats, "admin").await);
+    let created = async || {
+        let found = context.get_consumer_from_stream("cost-engine", SLURM_EVENTS);
+        let consumer: PullConsumer = found.await.unwrap();
+        consumer.cached_info().created
+    };
+    let before = created().await;
+    let refused = bound.recreate_consumer(SLURM_EVENTS, "cost-engine").await;
+    let refused = refused.unwrap_err().to_string();
+    assert!(refused.contains("delete consumer"), "{refused}");
+    assert_eq!(created().await, before);
+
+    admin
+        .recreate_consumer(SLURM_EVENTS, "cost-engine")
+        .await
+        .unwrap();
+    let deleted = context.delete_consumer_from_stream("cost-engine", SLURM_EVENTS);
+    assert!(deleted.await.unwrap().success);
+    admin
+        .recreate_consumer(SLURM_EVENTS, "cost-engine")
+        .await
+        .unwrap();
+    assert!(created().await > before);
 }

@@ -8,6 +8,7 @@ mod database;
 mod indexes;
 mod outcome;
 mod pages;
+mod partial_indexes;
 mod records;
 mod rows;
 pub mod schema;

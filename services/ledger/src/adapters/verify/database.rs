@@ -2,12 +2,12 @@
 
 use std::panic::resume_unwind;
 
-use mesh_db::pool::{Connection, Pool};
+use mesh_db::pool::{Access, Connection, Pool};
 use mesh_db::sql::Sql;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use super::indexes;
+use super::{indexes, partial_indexes};
 use crate::error::Error;
 
 /// Page cache of SQLite's integrity check in KiB. It looks up every row in every index.
@@ -74,13 +74,16 @@ impl IntegrityCheck {
 async fn of_sqlite(connection: &mut Connection) -> Result<Integrity, sqlx::Error> {
     let cache = Sql::new(format!("PRAGMA cache_size = -{INTEGRITY_CACHE_KIB}"));
     connection.conn().execute(&cache).await?;
+    let mut snapshot = connection.begin(Access::Snapshot).await?;
     let sql = Sql::new("PRAGMA integrity_check(1)");
-    let row = connection.conn().first(&sql).await?;
+    let row = snapshot.conn().first(&sql).await?;
     let text = row.map(|row| row.get::<String>("integrity_check"));
-    Ok(match text.transpose()?.as_deref() {
-        Some("ok") => Integrity::Whole,
-        text => Integrity::Damaged(text.unwrap_or("it says nothing").to_owned()),
-    })
+    let damage = match text.transpose()?.as_deref() {
+        Some("ok") => partial_indexes::damage(&mut snapshot).await?,
+        text => Some(text.unwrap_or("it says nothing").to_owned()),
+    };
+    snapshot.commit().await?;
+    Ok(damage.map_or(Integrity::Whole, Integrity::Damaged))
 }
 
 async fn of_postgres(connection: &mut Connection) -> Result<Integrity, sqlx::Error> {

@@ -155,6 +155,34 @@ async fn find_an_altered_index(database: Database, amcheck: bool) {
     assert!(matches!(found, VerifyError::Damaged(_)), "{found}");
 }
 
+/// SQLite's own check of 3.51 finds no entry too many in a partial index.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_index_that_hands_an_event_to_another_user_is_found() {
+    let mut victim = Victim::new(Database::sqlite()).await;
+    let owner = "(SELECT user_name FROM copy_of_event_index WHERE seq = 17)";
+    let to_owner = format!("UPDATE event_index SET user_name = {owner} WHERE seq = 17");
+    let lie = "UPDATE sqlite_schema SET sql = replace(sql, 'IS NOT NULL', 'IS NOT NULL AND seq <> 17') WHERE name = 'event_index_user'";
+    let truth = "UPDATE sqlite_schema SET sql = replace(sql, ' AND seq <> 17', '') WHERE name = 'event_index_user'";
+    let (on, reset) = (
+        "PRAGMA writable_schema = ON",
+        "PRAGMA writable_schema = RESET",
+    );
+    let to_mallory = "UPDATE event_index SET user_name = 'mallory' WHERE seq = 17";
+    // The entry of mallory remains when the index has no rows of that sequence; that of the owner comes afterwards.
+    for sql in [
+        to_mallory, on, lie, reset, &to_owner, on, truth, reset, on, &to_owner, reset,
+    ] {
+        victim.execute(sql).await;
+    }
+    victim.guard().await;
+    victim.ledger = UnverifiedLedger::open(&victim.database.location()).unwrap();
+    let found = victim.verify().await.unwrap_err();
+    assert!(
+        matches!(&found, VerifyError::Damaged(what) if what.contains("event_index_user")),
+        "{found}"
+    );
+}
+
 async fn comparisons_are_reported(database: Database) {
     let mut victim = Victim::new(database).await;
     victim.guard().await;

@@ -16,7 +16,15 @@ impl Bus {
     /// # Errors
     /// If NATS refuses one; the error names it.
     pub async fn provision(&self) -> Result<(), Error> {
-        for stream in STREAMS {
+        self.declare_catalogue(|_| true).await
+    }
+
+    /// As [`Self::provision`], of the streams with these names only. That of a bucket is `KV_<bucket>`.
+    pub(crate) async fn declare_catalogue(
+        &self,
+        is_wanted: impl Fn(&str) -> bool,
+    ) -> Result<(), Error> {
+        for stream in STREAMS.iter().filter(|stream| is_wanted(stream.name)) {
             self.jetstream
                 .create_or_update_stream(self.stream_config(stream))
                 .await
@@ -29,10 +37,15 @@ impl Bus {
             }
         }
         self.retire_legacy_consumers().await?;
-        for consumer in CONSUMERS.iter().filter(|consumer| !consumer.per_cluster) {
+        let wanted = CONSUMERS
+            .iter()
+            .filter(|consumer| is_wanted(consumer.stream));
+        for consumer in wanted.filter(|consumer| !consumer.per_cluster) {
             self.declare(consumer, "").await?;
         }
-        for bucket in BUCKETS {
+        let is_wanted_bucket =
+            |bucket: &&catalogue::Bucket| is_wanted(&format!("KV_{}", bucket.name));
+        for bucket in BUCKETS.iter().filter(is_wanted_bucket) {
             let config = kv::Config {
                 bucket: bucket.name.to_owned(),
                 description: bucket.summary.to_owned(),

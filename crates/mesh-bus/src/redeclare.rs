@@ -44,9 +44,8 @@ impl Bus {
             .chain(buckets)
             .filter(|name| !found.contains(name))
             .collect();
-        let is_complete = missing.is_empty();
         // Reported first: if declaring fails midway, the next check finds some of them again.
-        for name in self.status.newly_missing(missing) {
+        for name in self.status.newly_missing(missing.clone()) {
             let what = match name.strip_prefix("KV_") {
                 Some(bucket) => format!("bucket {bucket}"),
                 None => format!("stream {name}"),
@@ -59,10 +58,11 @@ impl Bus {
             let repaired = format!("{what} was deleted, its content is lost");
             self.status.repaired(repaired);
         }
-        if is_complete {
+        if missing.is_empty() {
             return Ok(());
         }
-        Box::pin(self.provision()).await
+        // Not what is deleted meanwhile: the next check finds and reports it.
+        Box::pin(self.declare_catalogue(|name| missing.contains(name))).await
     }
 
     /// The server's own health report; `None` if it is healthy. For a user of the system account.

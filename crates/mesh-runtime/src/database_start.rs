@@ -68,7 +68,10 @@ impl<E: Error + 'static> DatabaseStart<E> {
             if !backoff.wait(shutdown).await {
                 return Ok(false);
             }
-            self.problem(prepare().await)?;
+            let Some(prepared) = shutdown.run_until_cancelled(prepare()).await else {
+                return Ok(false);
+            };
+            self.problem(prepared)?;
         }
         Ok(true)
     }

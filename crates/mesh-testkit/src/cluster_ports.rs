@@ -50,9 +50,9 @@ mod tests {
         let second = ClusterPorts::take();
         assert_ne!(first.base(), second.base());
         let base = second.base();
-        drop(second);
         // A slurmd that is still being stopped.
         let _slurmd = TcpListener::bind(("127.0.0.1", base + 11)).unwrap();
+        drop(second);
         assert_ne!(ClusterPorts::take().base(), base);
     }
 }

@@ -195,6 +195,9 @@ mod tests {
             gone.lock().unwrap().recv().ok();
             None
         });
+        unix(&auth, 4_711).await.unwrap_err();
+        let is_asked = async || asked.load(Ordering::SeqCst) == 1;
+        mesh_testkit::wait_until("it is asked", Duration::from_secs(60), is_asked).await;
         for _ in 0..20 {
             let problem = unix(&auth, 4_711).await.unwrap_err();
             assert_eq!(problem.status, 503);

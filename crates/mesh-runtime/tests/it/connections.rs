@@ -392,7 +392,7 @@ async fn stalled_requests_and_responses_are_closed() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn slow_readers_receive_the_whole_response() {
-    let server = Limited::start("idle_timeout = '2s'\nstall_timeout = '2s'");
+    let server = Limited::start("idle_timeout = '2s'\nstall_timeout = '8s'");
     let mut stream = server.connect([127, 0, 0, 1]).await;
     let request = format!(
         "GET /v1/large HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {TOKEN}\r\nconnection: close\r\n\r\n"

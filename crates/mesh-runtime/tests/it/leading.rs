@@ -1,5 +1,6 @@
 //! Terms of leadership, on a real nats-server.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
@@ -45,11 +46,17 @@ async fn a_failed_write_of_a_term_is_no_problem_after_it() {
     let (problems, mut begun) = mpsc::unbounded_channel();
     let pid = nats.pid().unwrap();
     let (writer, leading) = (bus.clone(), context.clone());
+    let (is_first, stop) = (AtomicBool::new(true), shutdown.clone());
     let terms = tokio::spawn(async move {
         let term = |_| {
             let (bus, problems) = (writer.clone(), problems.clone());
+            let (is_first, stop) = (is_first.swap(false, Ordering::Relaxed), stop.clone());
             async move {
                 problems.send(bus.problem()).unwrap();
+                if !is_first {
+                    stop.cancelled().await;
+                    return Ok(());
+                }
                 let bucket = bus.bucket(BUCKET_NODES).await.unwrap();
                 signal(pid, "-STOP").await;
                 bucket.put("c.n1", "x".into(), None).await.unwrap_err();

@@ -424,7 +424,7 @@ async fn controller_down(cluster: &Cluster, slurm: &Slurm) {
         ["controller_down", "timed_out"].contains(&error.kind()),
         "{error}"
     );
-    assert!(!impatient.ping().await.unwrap().up);
+    assert!(!slurm.ping().await.unwrap().up);
     cluster.control("start", "slurmctld");
     eventually("slurmctld is back", || async {
         slurm.list_queue().await.ok()

@@ -44,8 +44,11 @@ pub async fn signed(mesh: &Mesh, job: u32) -> String {
     let subject = subject::checkpoint(newest().lines().next().unwrap());
     let bus = bus(mesh, "ledger").await;
     wait_until("it is published", TIMEOUT, async || {
-        let last = bus.last_stored(MESH_CHECKPOINTS, &subject).await.unwrap();
-        let note = last.map(|last| String::from_utf8(last.body.to_vec()).unwrap());
+        let last = bus.last_stored(MESH_CHECKPOINTS, &subject).await;
+        let note = last
+            .ok()
+            .flatten()
+            .map(|last| String::from_utf8(last.body.to_vec()).unwrap());
         note.is_some_and(|note| Some(size_of(&note)) >= entry())
     })
     .await;

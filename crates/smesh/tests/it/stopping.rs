@@ -13,8 +13,8 @@ use mesh_testkit::{Postgres, fixtures, script};
 use crate::mesh::{Mesh, stdout};
 use crate::others::publish;
 
-/// Default of `mesh.drain_deadline`.
-const DRAIN_DEADLINE: Duration = Duration::from_secs(10);
+/// `mesh.drain_deadline` of these meshes.
+const DRAIN_DEADLINE: Duration = Duration::from_secs(60);
 const COMMANDS: [&str; 8] = [
     "squeue", "sacct", "scontrol", "sinfo", "sacctmgr", "sdiag", "sshare", "sprio",
 ];
@@ -22,7 +22,12 @@ const COMMANDS: [&str; 8] = [
 fn configure(mesh: &Mesh, change: impl FnOnce(String) -> String) {
     let path = mesh.path("mesh.toml");
     let text = fs::read_to_string(&path).unwrap();
-    mesh_testkit::write_private(&path, change(text));
+    // Longer than its default: a stop may take most of it by design, and the machine may be busy.
+    let drain = format!(
+        "[mesh]\ndrain_deadline = \"{}s\"\n",
+        DRAIN_DEADLINE.as_secs()
+    );
+    mesh_testkit::write_private(&path, change(text.replacen("[mesh]\n", &drain, 1)));
 }
 
 /// Process ids that the commands have written.
@@ -120,7 +125,9 @@ fn get(socket: &Path, path: &str) -> UnixStream {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn stalled_readers_do_not_delay_a_stop() {
-    let mut mesh = Mesh::started();
+    let mut mesh = Mesh::init();
+    configure(&mesh, |text| text);
+    mesh.start();
     // More than fits into the socket's buffers.
     for id in 1..=300 {
         let mut job = fixtures::job(id);

@@ -65,6 +65,8 @@ struct Published {
     events: usize,
     /// How many of its runs have nothing left.
     runs: usize,
+    /// Of them, those whose estimate another cost engine has not published yet. It comes first on the bus.
+    waiting: Vec<RunId>,
 }
 
 /// A run whose ticks are computed.
@@ -121,6 +123,10 @@ impl AccrualPublisher {
                     }
                     due.extend(batch.split_off(published.runs));
                     self.known.extend(batch);
+                    // The next evaluation plans them again.
+                    for id in published.waiting {
+                        self.known.remove(&id);
+                    }
                 }
                 // These runs are not known, so the next evaluation plans them again.
                 Err(error) => tracing::warn!(
@@ -183,7 +189,12 @@ impl AccrualPublisher {
         let mut transaction = self.store.begin().await?;
         transaction.lock(ids).await?;
         let mut done = Published::default();
-        for (cluster, key) in ids {
+        for id @ (cluster, key) in ids {
+            if transaction.is_estimate_unpublished(cluster, key).await? {
+                done.waiting.push(id.clone());
+                done.runs += 1;
+                continue;
+            }
             let history = transaction.history(cluster, key).await?;
             if let Some(job) = &history.start
                 && let Ok(run) = RunKey::parse(cluster, key)

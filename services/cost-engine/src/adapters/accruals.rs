@@ -75,6 +75,28 @@ impl Transaction {
         }))
     }
 
+    /// Whether another process has made the run's `cost.estimated` and not published it yet.
+    ///
+    /// # Errors
+    /// If the database refuses.
+    pub async fn is_estimate_unpublished(
+        &mut self,
+        cluster: &str,
+        run: &str,
+    ) -> Result<bool, Error> {
+        let sql = Sql::new(
+            "SELECT outbox.event_id FROM outbox JOIN costs ON costs.event_id = outbox.event_id
+             WHERE costs.kind = 'estimated' AND costs.cluster = ",
+        )
+        .bind(cluster)
+        .push(" AND costs.run = ")
+        .bind(run)
+        .push(" AND outbox.made_by <> ")
+        .bind(&*self.instance);
+        let found = self.first("look up unpublished estimate", &sql).await?;
+        Ok(found.is_some())
+    }
+
     /// Stores what is published of a run's accrued cost.
     ///
     /// # Errors

@@ -48,6 +48,36 @@ struct PublishedEntry {
     at: i64,
 }
 
+/// What the ledger knows of its checkpoints.
+struct KnownHistory {
+    /// Size of its newest checkpoint.
+    signed: u64,
+    keys: HashSet<String>,
+}
+
+impl KnownHistory {
+    fn of(last: Option<&StoredCheckpoint>, keys: &[StoredKey]) -> Self {
+        Self {
+            signed: last.map_or(0, |last| last.size.unsigned_abs()),
+            keys: keys.iter().map(|key| key.vkey.clone()).collect(),
+        }
+    }
+
+    /// Whether the ledger lacks a checkpoint: a larger one, or one of the same size that hands over to a key which it does not have. A
+    /// key may be rotated while no entries arrive.
+    fn lacks(&self, found: &PublishedEntry, keys: &[PublicKey]) -> bool {
+        let hands_over = || {
+            let opened = Checkpoint::open(&found.note, keys);
+            opened.is_ok_and(|(_, signed_by)| {
+                let mut signed_by = signed_by.iter().map(ToString::to_string);
+                signed_by.any(|vkey| !self.keys.contains(&vkey))
+            })
+        };
+        let size = found.checkpoint.size;
+        size > self.signed || size == self.signed && hands_over()
+    }
+}
+
 impl Checkpointer {
     /// Recovers the entries up to a checkpoint: the given one, or the newest known.
     ///
@@ -62,8 +92,8 @@ impl Checkpointer {
         let keys = self.known_keys(&stored)?;
         let from = self.store.head().await?.seq;
         let last = self.store.last_checkpoint().await?;
-        let signed = last.as_ref().map_or(0, |last| last.size.unsigned_abs());
-        let mut published = self.published_beyond(&state.origin, &keys, signed).await?;
+        let known = KnownHistory::of(last.as_ref(), &stored);
+        let mut published = self.published_beyond(&state.origin, &keys, &known).await?;
         // A checkpoint signed on this host may not have reached the bus. One of another origin or
         // key is ignored.
         if let (None, Some(last)) = (note, self.file.last_note()?) {
@@ -90,7 +120,7 @@ impl Checkpointer {
         };
         // The entries may be there without their checkpoints: the database was copied before these
         // were stored.
-        published.retain(|one| one.checkpoint.size > signed);
+        published.retain(|one| known.lacks(one, &keys));
         if published.is_empty() {
             tree_at(&self.store, Some(&target)).await?;
             return Ok(resumed);
@@ -133,9 +163,9 @@ impl Checkpointer {
         size: u64,
     ) -> Result<(), Error> {
         let keys = self.known_keys(&stored)?;
-        let signed = last.as_ref().map_or(0, |last| last.size.unsigned_abs());
-        let mut published = self.published_beyond(origin, &keys, signed).await?;
-        published.retain(|one| (signed + 1..=size).contains(&one.checkpoint.size));
+        let known = KnownHistory::of(last.as_ref(), &stored);
+        let mut published = self.published_beyond(origin, &keys, &known).await?;
+        published.retain(|one| known.lacks(one, &keys) && one.checkpoint.size <= size);
         let count = published.len();
         // If another replica was faster, there is nothing left to do.
         if self
@@ -174,12 +204,12 @@ impl Checkpointer {
         Ok(true)
     }
 
-    /// Returns the checkpoints on the bus with more entries than that, smallest first.
+    /// Returns the checkpoints on the bus that the ledger lacks, smallest first.
     async fn published_beyond(
         &self,
         origin: &str,
         keys: &[PublicKey],
-        entries: u64,
+        known: &KnownHistory,
     ) -> Result<Vec<PublishedEntry>, Error> {
         let mut published: Vec<PublishedEntry> = Vec::new();
         let subject = subject::checkpoint(origin);
@@ -188,16 +218,17 @@ impl Checkpointer {
             let Some(checkpoint) = read_published(origin, &message, keys)? else {
                 continue;
             };
+            let found = PublishedEntry {
+                checkpoint,
+                note: String::from_utf8_lossy(&message.body).into_owned(),
+                at: message.stored.timestamp_micros(),
+            };
             // One checkpoint that the ledger already has suffices to show that nothing is missing.
-            let beyond = checkpoint.size > entries;
-            if beyond || published.is_empty() {
-                published.push(PublishedEntry {
-                    checkpoint,
-                    note: String::from_utf8_lossy(&message.body).into_owned(),
-                    at: message.stored.timestamp_micros(),
-                });
+            let lacks = known.lacks(&found, keys);
+            if lacks || published.is_empty() {
+                published.push(found);
             }
-            if !beyond {
+            if !lacks {
                 break;
             }
         }

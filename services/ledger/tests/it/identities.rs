@@ -11,12 +11,12 @@ use mesh_events::catalogue::BUCKET_COORDINATORS;
 use mesh_events::proto::mesh::event::v1::Event;
 use mesh_events::proto::mesh::ledger::v1::ListEventsRequest;
 use mesh_testkit::fixtures::{self, CLUSTER};
-use mesh_testkit::{NatsServer, OidcProvider, wait_until};
+use mesh_testkit::{NatsServer, OidcProvider, Port, wait_until};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Endpoint;
 
-use crate::support::{DEADLINE, Database, Process, bus, free_address, node_event, of_user};
+use crate::support::{DEADLINE, Database, Process, bus, node_event, of_user};
 
 /// Callers, the jobs that they see, and whether they see nodes and may export the ledger.
 const VIEWS: [(&str, &[u64], bool); 5] = [
@@ -125,7 +125,8 @@ async fn ledger(
     nats: &NatsServer,
     database: &Database,
 ) -> (Process, SocketAddr) {
-    let (issuer, address) = (provider.issuer(), free_address());
+    let (issuer, port) = (provider.issuer(), Port::take());
+    let address = port.address();
     let map = database.folder.path().join("identity.toml");
     std::fs::write(
         &map,

@@ -6,10 +6,10 @@ use ledger::Store;
 use mesh_api::ledger::events_service_client::EventsServiceClient;
 use mesh_events::EventType;
 use mesh_events::proto::mesh::ledger::v1::{EventFilter, ExportEventsRequest};
-use mesh_testkit::{NatsServer, fixtures};
+use mesh_testkit::{NatsServer, Port, fixtures};
 use tonic::transport::Endpoint;
 
-use crate::support::{Database, Process, free_address, on_both, record, secret};
+use crate::support::{Database, Process, on_both, record, secret};
 
 on_both!(exports_of_any_size_are_made_in_little_memory,);
 
@@ -114,7 +114,8 @@ async fn exports_of_any_size_are_made_in_little_memory(database: Database) {
     let nats = NatsServer::start().await;
     let folder = tempfile::tempdir().unwrap();
     let token = secret(folder.path(), "auditor.token", TOKEN);
-    let address = free_address();
+    let port = Port::take();
+    let address = port.address();
     let api = format!(
         "[mesh.api]\nlisten = \"{address}\"\n[[mesh.api.tokens]]\nname = \"auditor\"\nfile = {token:?}\nrole = \"auditor\"\n"
     );

@@ -9,12 +9,12 @@ use mesh_events::proto::mesh::event::v1::Event;
 use mesh_events::proto::mesh::ledger::v1::{
     EventFilter, ExportEventsRequest, ListEventsRequest, TailEventsRequest,
 };
-use mesh_testkit::{NatsServer, fixtures};
+use mesh_testkit::{NatsServer, Port, fixtures};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Endpoint;
 
-use crate::support::{Database, Process, bus, free_address, of_user, secret};
+use crate::support::{Database, Process, bus, of_user, secret};
 
 /// Publishes two starts of alice's jobs and one of bob's, and waits until the ledger has them.
 async fn three_starts(nats: &NatsServer, process: &Process) {
@@ -179,7 +179,8 @@ async fn grpc_pages(address: &str, token: &str) -> usize {
 async fn each_caller_has_one_entry_per_query_and_minute_over_rest_and_grpc() {
     let nats = NatsServer::start().await;
     let folder = tempfile::tempdir().unwrap();
-    let address = free_address();
+    let port = Port::take();
+    let address = port.address();
     let callers =
         ["finance", "revision"].map(|name| (name, format!("the token of {name}, which is long")));
     let mut api = format!("[mesh.api]\nlisten = \"{address}\"\n");
@@ -293,7 +294,8 @@ async fn the_end_of_a_stream_is_audited_with_counts_and_users() {
     let folder = tempfile::tempdir().unwrap();
     let token = "the token of an auditor, which is long";
     let file = secret(folder.path(), "token", token);
-    let address = free_address();
+    let port = Port::take();
+    let address = port.address();
     let api = format!(
         "[mesh.api]\nlisten = \"{address}\"\n[[mesh.api.tokens]]\nname = 'finance'\nfile = {file:?}\nrole = 'auditor'\n"
     );

@@ -275,7 +275,7 @@ async fn events_are_replayed_unchanged_within_the_callers_visibility(database: D
 
 async fn a_replay_is_begun_once_seen_by_few_and_ended_by_fewer(database: Database) {
     let ledger = Ledger::start(database).await;
-    let events: Vec<_> = (1..=200)
+    let events: Vec<_> = (1..=1000)
         .map(|id| of_user("bob", EventType::JobStarted, fixtures::job(id)))
         .collect();
     ledger.append(&events).await;
@@ -415,7 +415,8 @@ async fn a_replay_is_begun_once_seen_by_few_and_ended_by_fewer(database: Databas
 }
 
 async fn after_a_kill_it_resumes_and_publishes_each_event_once(database: Database) {
-    const EVENTS: u32 = 1200;
+    // At this rate seconds are left after each condition.
+    const EVENTS: u32 = 3000;
     let events: Vec<_> = (1..=EVENTS)
         .map(|id| fixtures::job_event(EventType::JobStarted, fixtures::job(id)))
         .collect();

@@ -25,6 +25,7 @@ use crate::support::{DEADLINE, Database, Process, audit_entry, bus, on_both};
 
 on_both!(
     a_ledger_that_was_set_back_is_resumed_in_its_order,
+    a_key_that_was_rotated_at_the_size_of_the_backup_is_there_again,
     where_no_order_is_known_time_is_tried_and_proven,
     entries_lost_from_the_bus_end_under_another_origin,
 );
@@ -111,8 +112,18 @@ struct Lost {
     before: u64,
 }
 
+/// When the key was rotated after the backup.
+#[derive(PartialEq, Eq)]
+enum Rotation {
+    Never,
+    /// Before any new entry: at the size of the backup.
+    AtOnce,
+    /// After new entries.
+    Later,
+}
+
 impl Lost {
-    async fn new(nats: &NatsServer, database: Database, rotate: bool) -> Self {
+    async fn new(nats: &NatsServer, database: Database, rotation: Rotation) -> Self {
         let mut process = Process::spawn(nats, &database.url, FAST);
         until_ready(&process).await;
         let bus = bus(nats, "admin").await;
@@ -125,11 +136,21 @@ impl Lost {
         let before = ids(&backup).await.len() as u64;
 
         process.restart();
-        publish(&bus, 21..=120).await;
-        if rotate {
+        if rotation == Rotation::Later {
+            publish(&bus, 21..=120).await;
+            process
+                .until("it has new entries", async |process| {
+                    process.head().await > Some(before)
+                })
+                .await;
+        }
+        if rotation != Rotation::Never {
             until_ready(&process).await;
             let made = process.post("/v1/ledger/keys", &json!({})).await.unwrap();
             assert!(made["key"]["vkey"].is_string(), "{made}");
+        }
+        if rotation != Rotation::Later {
+            publish(&bus, 21..=120).await;
         }
         // Messages delivered but not acknowledged are redelivered after their successors.
         process.restart();
@@ -157,8 +178,16 @@ impl Lost {
 }
 
 async fn a_ledger_that_was_set_back_is_resumed_in_its_order(database: Database) {
+    is_resumed(database, Rotation::Later).await;
+}
+
+async fn a_key_that_was_rotated_at_the_size_of_the_backup_is_there_again(database: Database) {
+    is_resumed(database, Rotation::AtOnce).await;
+}
+
+async fn is_resumed(database: Database, rotation: Rotation) {
     let nats = NatsServer::start().await;
-    let mut lost = Lost::new(&nats, database, true).await;
+    let mut lost = Lost::new(&nats, database, rotation).await;
     lost.process.restart();
     lost.process
         .until("it says that it was set back", async |process| {
@@ -274,7 +303,7 @@ async fn where_no_order_is_known_time_is_tried_and_proven(database: Database) {
 
 async fn entries_lost_from_the_bus_end_under_another_origin(database: Database) {
     let nats = NatsServer::start().await;
-    let mut lost = Lost::new(&nats, database, false).await;
+    let mut lost = Lost::new(&nats, database, Rotation::Never).await;
     let client = async_nats::connect(nats.url()).await.unwrap();
     let context = async_nats::jetstream::new(client);
     let stream = context.get_stream("SLURM_EVENTS").await.unwrap();

@@ -37,7 +37,7 @@ async fn slow_queries_are_refused_with_a_remedy(database: Database) {
     for statement in [rename, ENDLESS_VIEW] {
         outsider.execute(statement).await;
     }
-    let longest = Duration::from_secs(1);
+    let longest = Duration::from_secs(2);
     let store = Store::connect_with(&database.location(), None, 2, longest).unwrap();
     let url = serve(&store, admin(), 1000, 100).await;
     for path in [

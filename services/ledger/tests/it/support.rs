@@ -22,7 +22,7 @@ use mesh_events::proto::mesh::node::v1::{Node, NodeEvent};
 use mesh_events::{EventId, EventType, subject, timestamp};
 use mesh_runtime::api::{Caller, Role};
 use mesh_testkit::fixtures::{self, CLUSTER};
-use mesh_testkit::{NatsServer, Postgres};
+use mesh_testkit::{NatsServer, Postgres, wait_until};
 use prost::Message as _;
 use sqlx::postgres::PgConnection;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
@@ -91,6 +91,18 @@ impl Database {
                 let name = options.get_database().unwrap().to_owned();
                 let copy = format!("{name}_backup");
                 let mut server = options.database("postgres").connect().await.unwrap();
+                let sessions =
+                    format!("SELECT COUNT(*) FROM pg_stat_activity WHERE datname = '{name}'");
+                wait_until(
+                    "the sessions of the database have ended",
+                    DEADLINE,
+                    async || {
+                        let sql = AssertSqlSafe(sessions.clone());
+                        let open = sqlx::query_scalar::<_, i64>(sql).fetch_one(&mut server);
+                        open.await.unwrap() == 0
+                    },
+                )
+                .await;
                 let sql = format!("CREATE DATABASE {copy} TEMPLATE {name}");
                 sqlx::query(AssertSqlSafe(sql))
                     .execute(&mut server)
@@ -264,12 +276,6 @@ pub async fn bus(nats: &NatsServer, role: &str) -> Bus {
     let bus = Bus::connect(&config, role).await.unwrap();
     bus.ready(&CancellationToken::new()).await.unwrap();
     bus
-}
-
-/// Returns a free loopback address.
-pub fn free_address() -> std::net::SocketAddr {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap()
 }
 
 /// Creates a file that only its owner may read.

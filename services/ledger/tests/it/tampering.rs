@@ -78,7 +78,9 @@ impl Victim {
             let job = fixtures::job(id.try_into().unwrap());
             record(&fixtures::job_event(EventType::JobSubmitted, job))
         });
-        store.append("S", 60, records.collect()).await.unwrap();
+        for batch in records.collect::<Vec<_>>().chunks(500) {
+            store.append("S", 60, batch.to_vec()).await.unwrap();
+        }
         let newest = sign_in_thirds(&store, count).await;
         store.close().await;
         let trust = TrustAnchors {

@@ -16,7 +16,7 @@ use integration::{Cluster, ClusterOptions, Error, Mesh, MeshOptions, Slurm as _,
 use serde_json::Value;
 
 /// Time for all answers to be right, once the situations are made. Boot failures take a minute, and a busy machine reads the evidence every half minute.
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_secs(600);
 
 /// Partitions of one or two nodes each, so that situations do not disturb each other; and licenses.
 const PARTITIONS: &str = "

@@ -77,7 +77,7 @@ exec awk -v s="${separator%%%U*}" '{ print $1 s 20001 s "(null)" s "(null)" s "/
         let scontrol = r#"case "$*" in
 *ping*) echo "Slurmctld(primary) at bench is UP" ;;
 *"show jobs"*) exec cat "$here/now/records" ;;
-*) exec grep -a "^JobId=${5} " "$here/now/records" ;;
+*) grep -a "^JobId=${5} " "$here/now/records" || { echo "slurm_load_jobs error: Invalid job id specified" >&2; exit 1; } ;;
 esac
 "#;
         for (name, text) in [

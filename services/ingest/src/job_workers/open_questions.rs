@@ -166,7 +166,10 @@ fn an_outage_of_accounting_is_no_answer() {
             Kind::Usage | Kind::Canceller | Kind::SubmittedTasks | Kind::UnseenId
         );
         let is_gap = events.iter().any(|event| event.starts_with("capture."));
-        let is_told = !events.is_empty() && !is_gap;
-        assert!(is_told || !waits_for_accounting, "{question:?}: {events:?}");
+        let is_published = !events.is_empty() && !is_gap;
+        assert!(
+            is_published || !waits_for_accounting,
+            "{question:?}: {events:?}"
+        );
     }
 }

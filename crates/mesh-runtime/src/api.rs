@@ -24,8 +24,8 @@ mod tokens;
 
 pub(crate) use auth_state::AuthState;
 pub use caller::{AccountsByCluster, AuthMethod, Caller, Role, Visibility};
-pub use coordinators::Coordinator;
 pub(crate) use coordinators::Coordinators;
+pub use coordinators::{AccountParent, Coordinator};
 pub use oidc::{OidcConfig, UserClaim};
 pub use problem::Problem;
 pub(crate) use read_audit::audited;

@@ -1,5 +1,6 @@
 //! The database. No decisions.
 
+mod account_parents;
 mod accruals;
 mod api_budgets;
 mod audit_entries;

@@ -1,12 +1,14 @@
 //! Budgets: what may be spent in a period, by person, user, account, QOS, partition, cluster or tag. They cancel and hold nothing.
 //!
 //! - [`files`]: reads them from a folder. `watcher` follows changes of the folder.
+//! - [`account_tree`]: which accounts are below others.
 //! - [`usage`]: what of each budget is used, computed from the costs of runs. [`open_costs`]: costs of running jobs over time.
 //!   [`pending_costs`]: what pending jobs may cost.
 //! - [`crossing`]: which thresholds a use has passed. `published`: which of them are published already.
 //! - [`forecast`]: the use at the end of the period.
 //! - `evaluator`: does all of that whenever costs were committed, and every minute. [`event`]: the events.
 
+pub mod account_tree;
 pub mod crossing;
 pub(crate) mod evaluator;
 pub mod event;
@@ -81,6 +83,8 @@ pub enum ScopeKey {
     User,
     /// Account, without the accounts below it.
     Account,
+    /// Account with the accounts below it: in files `account` beside `subtree = true`.
+    Subtree,
     /// QOS.
     Qos,
     /// Partition.
@@ -92,7 +96,7 @@ pub enum ScopeKey {
 }
 
 impl ScopeKey {
-    /// All keys.
+    /// The keys that a file names.
     pub const ALL: [Self; 7] = [
         Self::Identity,
         Self::User,
@@ -108,7 +112,7 @@ impl ScopeKey {
         match self {
             Self::Identity => "identity",
             Self::User => "user",
-            Self::Account => "account",
+            Self::Account | Self::Subtree => "account",
             Self::Qos => "qos",
             Self::Partition => "partition",
             Self::Cluster => "cluster",
@@ -153,13 +157,28 @@ impl Budget {
     /// The scope as texts such as `account=nlp`.
     pub fn scope_texts(&self) -> Vec<String> {
         let texts = |(key, values): (&ScopeKey, &BTreeSet<String>)| {
-            let key = key.as_str();
+            let below = match key {
+                ScopeKey::Subtree => " with subaccounts",
+                _ => "",
+            };
+            let name = key.as_str();
             values
                 .iter()
-                .map(|value| format!("{key}={value}"))
+                .map(|value| format!("{name}={value}{below}"))
                 .collect::<Vec<_>>()
         };
         self.scope.iter().flat_map(texts).collect()
+    }
+
+    /// The accounts that the budget names, alone or with those below them.
+    pub(crate) fn accounts(&self) -> impl Iterator<Item = &str> {
+        let subtrees = self.values(ScopeKey::Subtree);
+        self.values(ScopeKey::Account).chain(subtrees)
+    }
+
+    /// True if the accounts below those that it names count, too.
+    pub(crate) fn has_subtree(&self) -> bool {
+        self.scope.contains_key(&ScopeKey::Subtree)
     }
 
     /// The Unix users of the budget, if it is one of users: those that it names, or those of the people that it names. With the cluster
@@ -193,9 +212,10 @@ impl Budget {
             || (!caller.sees_everything() && self.is_coordinated_by(caller, clusters))
     }
 
-    /// True if the budget names accounts, and the caller coordinates all of them on all of its clusters.
+    /// True if the budget names accounts, and the caller coordinates all of them on all of its clusters. In Slurm coordinators of an
+    /// account coordinate those below it, too.
     fn is_coordinated_by(&self, caller: &Caller, clusters: &Clusters) -> bool {
-        let mut accounts = self.values(ScopeKey::Account).peekable();
+        let mut accounts = self.accounts().peekable();
         let clusters = self.clusters(clusters);
         accounts.peek().is_some()
             && accounts.all(|account| {
@@ -289,6 +309,8 @@ mod tests {
                 "{}",
                 caller.name
             );
+            let subtree = GROUP.replace("] }", "], subtree = true }");
+            assert_eq!(seen(&subtree, caller), group, "{}", caller.name);
             let hidden = format!("{OWN}notify = []\n");
             assert_eq!(seen(&hidden, caller), caller.sees_everything());
         }

@@ -65,6 +65,7 @@ pub use price_book::{PriceBook, PriceBookError};
 use accrual::handled::HandledMessages;
 use accrual::publisher::AccrualPublisher;
 use adapters::Store;
+use budgets::account_tree;
 use budgets::evaluator::{BudgetEvaluator, DailyFacts, Evaluation};
 use budgets::open_costs::CostCurves;
 use budgets::pending_costs::PendingCosts;
@@ -345,7 +346,7 @@ impl CostEngine {
                     budgets: watcher.budgets.subscribe(),
                     book: book.clone(),
                     evaluation,
-                    committed,
+                    committed: Arc::clone(&committed),
                     outbox,
                     cluster,
                     curves: CostCurves::default(),
@@ -354,7 +355,8 @@ impl CostEngine {
                 };
                 tokio::join!(
                     evaluator.run(&shutdown),
-                    watcher.follow(timer(), book, &store)
+                    watcher.follow(timer(), book, &store),
+                    account_tree::follow(&store, &bus, &committed, &shutdown)
                 );
             };
             let consume = bus.consume_batches(

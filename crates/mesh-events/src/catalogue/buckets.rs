@@ -20,7 +20,7 @@ pub const BUCKET_JOB_COUNTS: &str = "mesh_job_counts";
 pub const BUCKET_NODE_LIST: &str = "mesh_node_list";
 /// The newest list of all jobs of each cluster, as squeue prints it.
 pub const BUCKET_LISTING: &str = "mesh_listing";
-/// Who coordinates which accounts, by user.
+/// Who coordinates which accounts, by user, and the parent of each account.
 pub const BUCKET_COORDINATORS: &str = "mesh_coordinators";
 /// Who leads each service of each cluster.
 pub const BUCKET_LEASES: &str = "mesh_leases";
@@ -90,7 +90,7 @@ pub const BUCKETS: &[Bucket] = &[
     Bucket {
         name: BUCKET_COORDINATORS,
         max_value_size: 1 << 18,
-        summary: "Accounts that a user coordinates, written by ingest and read by the services with an API, `<cluster>.user.<user>`.",
+        summary: "Accounts that a user coordinates, `<cluster>.user.<user>`, written by ingest and read by the services with an API; the parent of each account, `<cluster>.account.<account>`, read by cost-engine.",
     },
     Bucket {
         name: BUCKET_LEASES,

@@ -1,4 +1,4 @@
-//! Account coordinators, as ingest reads them from Slurm and stores them in a bucket.
+//! Account coordinators, as ingest reads them from Slurm and stores them in a bucket. Beside them are the parents of the accounts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
@@ -22,7 +22,7 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(60);
 /// Prefix of the keys of users, of every cluster.
 const USERS: &str = "*.user";
 
-/// A value of the bucket.
+/// Value of a key of users.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Coordinator {
     /// Slurm's ClusterName.
@@ -31,6 +31,17 @@ pub struct Coordinator {
     pub user: String,
     /// Accounts they coordinate, including subaccounts.
     pub accounts: BTreeSet<String>,
+}
+
+/// Value of a key `<cluster>.account.<account>`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AccountParent {
+    /// Slurm's ClusterName.
+    pub cluster: String,
+    /// Account.
+    pub account: String,
+    /// Account above it. Empty for the root account.
+    pub parent: String,
 }
 
 /// The coordinators of every cluster. Cheap to clone; clones share their state.

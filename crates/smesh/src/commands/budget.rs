@@ -134,14 +134,13 @@ fn detail(budget: &Value) -> String {
         .as_object()
         .into_iter()
         .flatten()
-        .map(|(key, values)| {
-            let values: Vec<String> = values
-                .as_array()
-                .into_iter()
-                .flatten()
-                .map(show::value)
-                .collect();
-            format!("{key} {}", values.join(" or "))
+        .filter_map(|(key, values)| {
+            let values: Vec<String> = values.as_array()?.iter().map(show::value).collect();
+            let below = match key.as_str() {
+                "account" if budget["scope"]["subtree"] == true => " with subaccounts",
+                _ => "",
+            };
+            Some(format!("{key} {}{below}", values.join(" or ")))
         })
         .collect();
     let mut lines = vec![
@@ -241,7 +240,7 @@ fn check(global: &Global, file: &Path) -> Result<ExitCode, Error> {
 #[cfg(test)]
 mod tests {
     use cost_engine::budgets::Counts;
-    use cost_engine::budgets::status::{BudgetStatus, ForecastStatus};
+    use cost_engine::budgets::status::{BudgetStatus, ForecastStatus, ScopeStatus};
     use cost_engine::domain::Micros;
 
     use super::*;
@@ -250,7 +249,14 @@ mod tests {
         let time = |text: &str| text.parse::<DateTime<Utc>>().unwrap();
         let status = BudgetStatus {
             name: "nlp".into(),
-            scope: [("account", ["nlp".to_owned(), "vision".to_owned()].into())].into(),
+            scope: ScopeStatus {
+                names: [
+                    ("account", ["nlp".to_owned(), "vision".to_owned()].into()),
+                    ("cluster", ["main".to_owned()].into()),
+                ]
+                .into(),
+                subtree: true,
+            },
             period: "2026-11".into(),
             period_start: time("2026-11-01T00:00:00Z"),
             period_end: Some(time("2026-12-01T00:00:00Z")),
@@ -290,7 +296,7 @@ mod tests {
     #[test]
     fn a_budget_is_shown_with_its_use_and_forecast() {
         let expected = "\
-Budget nlp for account nlp or vision, 2026-11
+Budget nlp for account nlp or vision with subaccounts, cluster main, 2026-11
   used       2412.00 EUR of 3000.00 EUR (80 %), counting in flight
   settled    1980.00 EUR
   in flight  432.00 EUR, 18.20 EUR per hour

@@ -10,6 +10,7 @@ use prost::Message as _;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
+use super::account_tree::AccountTree;
 use super::crossing::PublishedState;
 use super::forecast::{self, Forecast, PAST_DAYS, RemainingDay};
 use super::open_costs::CostCurves;
@@ -17,7 +18,7 @@ use super::pending_costs::PendingCosts;
 use super::published::{Evaluated, published};
 use super::status::{BudgetStatus, ForecastStatus};
 use super::usage::{Amounts, Groups};
-use super::{Budget, Clusters, ScopeKey};
+use super::{Budget, Clusters};
 use crate::adapters::{BudgetFacts, BudgetState, People, PriceBooks, RunKeys, Store};
 use crate::domain::Interval;
 use crate::domain::calendar_period::{LocalDay, Period, day};
@@ -54,7 +55,7 @@ pub(crate) struct BudgetEvaluator {
     pub budgets: watch::Receiver<Arc<Vec<Budget>>>,
     pub book: watch::Receiver<Arc<PriceBook>>,
     pub evaluation: watch::Sender<Arc<Evaluation>>,
-    /// Notified when costs were committed.
+    /// Notified when costs were committed, and when the tree of accounts has changed.
     pub committed: Arc<Notify>,
     pub outbox: Outbox,
     /// Cluster of this process.
@@ -65,11 +66,11 @@ pub(crate) struct BudgetEvaluator {
     pub pending_costs: PendingCosts,
 }
 
-/// What is computed once an hour, and when budgets change.
+/// What is computed once an hour, and when budgets or the tree of accounts change.
 #[derive(Default)]
 pub(crate) struct DailyFacts {
-    /// For which budgets, and when.
-    valid: Option<(Arc<Vec<Budget>>, i64)>,
+    /// For which budgets and which accounts, and when.
+    valid: Option<(Arc<Vec<Budget>>, AccountTree, i64)>,
     forecasts: HashMap<String, Forecast>,
     unknown_accounts: HashMap<String, Vec<String>>,
 }
@@ -110,8 +111,14 @@ impl BudgetEvaluator {
             .iter()
             .filter_map(|budget| Some((budget, budget.periodicity.period(budget.zone, now)?)))
             .collect();
-        let is_daily_due = self.daily.valid.as_ref().is_none_or(|(of, at)| {
-            !Arc::ptr_eq(of, &budgets) || now.abs_diff(*at) >= FORECAST_INTERVAL_SECONDS as u64
+        let tree = match budgets.iter().any(Budget::has_subtree) {
+            true => self.store.account_tree().await?,
+            false => AccountTree::default(),
+        };
+        let is_daily_due = self.daily.valid.as_ref().is_none_or(|(of, of_tree, at)| {
+            !Arc::ptr_eq(of, &budgets)
+                || *of_tree != tree
+                || now.abs_diff(*at) >= FORECAST_INTERVAL_SECONDS as u64
         });
         let mut intervals = Intervals::default();
         for (budget, period) in &current {
@@ -130,10 +137,14 @@ impl BudgetEvaluator {
             }
         };
         let clusters = Clusters::new(&self.cluster, facts.clusters());
-        let groups = self.groups(&book, &intervals.list, &facts, now).await?;
+        let groups = self
+            .groups(&book, &intervals.list, (&facts, &tree), now)
+            .await?;
         if is_daily_due {
-            self.daily = self.daily_facts(&current, &intervals, &groups, now).await;
-            self.daily.valid = Some((Arc::clone(&budgets), now));
+            self.daily = self
+                .daily_facts(&current, &intervals, (&groups, &tree), now)
+                .await;
+            self.daily.valid = Some((Arc::clone(&budgets), tree, now));
         }
         let mut evaluated = Vec::with_capacity(current.len());
         for (budget, period) in current {
@@ -181,7 +192,7 @@ impl BudgetEvaluator {
         &mut self,
         book: &PriceBook,
         intervals: &[Interval],
-        facts: &BudgetFacts,
+        (facts, tree): (&BudgetFacts, &AccountTree),
         now: i64,
     ) -> Result<Vec<Groups>, Error> {
         self.curves.set_open(book, &facts.open, now);
@@ -226,7 +237,7 @@ impl BudgetEvaluator {
                     add(&run.keys, self.pending_costs.amounts(run));
                 }
             }
-            groups.push(Groups::new(costs, &facts.people));
+            groups.push(Groups::new(costs, &facts.people, tree));
         }
         self.curves.retain_cut(|run| cut_runs.contains(run));
         Ok(groups)
@@ -236,7 +247,7 @@ impl BudgetEvaluator {
         &self,
         current: &[(&Budget, Period)],
         intervals: &Intervals,
-        groups: &[Groups],
+        (groups, tree): (&[Groups], &AccountTree),
         now: i64,
     ) -> DailyFacts {
         let mut facts = DailyFacts::default();
@@ -255,17 +266,19 @@ impl BudgetEvaluator {
                 facts.forecasts.insert(budget.name.clone(), forecast);
             }
         }
-        let names_account =
-            |(budget, _): &(&Budget, Period)| budget.scope.contains_key(&ScopeKey::Account);
+        let names_account = |(budget, _): &(&Budget, Period)| budget.accounts().next().is_some();
         if !current.iter().any(names_account) {
             return facts;
         }
         match self.store.accounts().await {
             Ok(known) => {
                 for (budget, _) in current {
-                    let accounts = budget.values(ScopeKey::Account);
-                    let unknown: Vec<String> = accounts
-                        .filter(|account| !known.contains(*account))
+                    let is_known = |account: &str| {
+                        known.contains(account) || (budget.has_subtree() && tree.knows(account))
+                    };
+                    let unknown: Vec<String> = budget
+                        .accounts()
+                        .filter(|account| !is_known(account))
                         .map(str::to_owned)
                         .collect();
                     if !unknown.is_empty() {

@@ -126,7 +126,7 @@ fn concerned(budget: &Budget, people: &People, cluster: &str) -> (String, String
         (true, 1) => owners.pop_first().map(|(_, user)| user),
         _ => None,
     };
-    let mut accounts = budget.values(ScopeKey::Account);
+    let mut accounts = budget.accounts();
     let account = match (accounts.next(), accounts.next()) {
         (Some(account), None) if budget.is_for_coordinators => account,
         _ => "",

@@ -1,6 +1,7 @@
 //! Reads budgets from the TOML files of a folder. All faults are reported at once, with file, line, budget and key.
 
 mod keys;
+mod scope;
 
 use std::collections::BTreeMap;
 use std::fmt;

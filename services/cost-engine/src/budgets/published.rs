@@ -210,6 +210,8 @@ mod tests {
             ("", &["c"][..], "a"),
             ("", &["c", "other"], ""),
             (", cluster = \"c\"", &["c", "other"], "a"),
+            (", subtree = true", &["c"], "a"),
+            (", subtree = true", &["c", "other"], ""),
             (", cluster = [\"c\", \"other\"]", &["c"], ""),
         ] {
             let (_, events) = evaluate_in(&of_account(scope), clusters, "2026-10-05", &[]);

@@ -17,7 +17,7 @@ pub struct BudgetStatus {
     /// Name.
     pub name: String,
     /// What it covers: all keys must match, and one of the values of each.
-    pub scope: BTreeMap<&'static str, BTreeSet<String>>,
+    pub scope: ScopeStatus,
     /// Name of the period, such as `2026-11`.
     pub period: String,
     /// First second of the period.
@@ -70,12 +70,9 @@ impl BudgetStatus {
     pub(crate) fn of(budget: &Budget, period: &Period, used: Amounts, currency: &str) -> Self {
         let time = |seconds| DateTime::from_timestamp(seconds, 0);
         let counted = used.counted(budget.counts);
-        let scope = budget.scope.iter();
         Self {
             name: budget.name.clone(),
-            scope: scope
-                .map(|(key, values)| (key.as_str(), values.clone()))
-                .collect(),
+            scope: ScopeStatus::of(budget),
             period: period.name.clone(),
             period_start: time(period.from).unwrap_or_default(),
             period_end: time(period.to),
@@ -95,6 +92,29 @@ impl BudgetStatus {
             unpriced_runs: used.unpriced_runs,
             forecast: None,
             unknown_accounts: Vec::new(),
+        }
+    }
+}
+
+/// What a budget covers, as in a file.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct ScopeStatus {
+    /// Names by key.
+    #[serde(flatten)]
+    pub names: BTreeMap<&'static str, BTreeSet<String>>,
+    /// True if the accounts below those of `account` count, too.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub subtree: bool,
+}
+
+impl ScopeStatus {
+    fn of(budget: &Budget) -> Self {
+        let scope = budget.scope.iter();
+        Self {
+            names: scope
+                .map(|(key, values)| (key.as_str(), values.clone()))
+                .collect(),
+            subtree: budget.has_subtree(),
         }
     }
 }

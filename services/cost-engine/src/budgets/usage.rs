@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::AddAssign;
 
+use super::account_tree::AccountTree;
 use super::{Budget, Counts, ScopeKey};
 use crate::adapters::{People, RunKeys};
 use crate::domain::Micros;
@@ -64,6 +65,8 @@ impl Amounts {
 struct Group {
     keys: RunKeys,
     person: String,
+    /// The account and those above it.
+    accounts: Vec<String>,
     amounts: Amounts,
 }
 
@@ -76,17 +79,18 @@ pub struct Groups {
 
 impl Groups {
     /// Indexes the costs of a period.
-    pub fn new(costs: HashMap<RunKeys, Amounts>, people: &People) -> Self {
+    pub fn new(costs: HashMap<RunKeys, Amounts>, people: &People, tree: &AccountTree) -> Self {
         let mut this = Self::default();
         let mut costs: Vec<_> = costs.into_iter().collect();
         costs.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
         for (keys, amounts) in costs {
             let group = Group {
                 person: people.of(&keys.cluster, &keys.user).key,
+                accounts: tree.with_ancestors(&keys.cluster, &keys.account),
                 keys,
                 amounts,
             };
-            for key in ScopeKey::ALL {
+            for key in ScopeKey::ALL.into_iter().chain([ScopeKey::Subtree]) {
                 for value in group.values(key) {
                     let place = this.index.entry((key, value.to_owned())).or_default();
                     place.push(this.groups.len());
@@ -151,6 +155,7 @@ impl Group {
             ScopeKey::Identity => vec![&self.person],
             ScopeKey::User => vec![&self.keys.user],
             ScopeKey::Account => vec![&self.keys.account],
+            ScopeKey::Subtree => self.accounts.iter().map(String::as_str).collect(),
             ScopeKey::Qos => vec![&self.keys.qos],
             ScopeKey::Partition => vec![&self.keys.partition],
             ScopeKey::Cluster => vec![&self.keys.cluster],
@@ -209,7 +214,7 @@ mod tests {
             (run("bob", "nlp", ""), settled(10)),
             (run("alice", "vision", "b=2"), settled(100)),
         ]);
-        let groups = Groups::new(costs, &People::default());
+        let groups = Groups::new(costs, &People::default(), &AccountTree::default());
         for (scope, used) in [
             ("account = \"nlp\"", 11),
             ("account = [\"nlp\", \"vision\"]", 111),
@@ -227,6 +232,41 @@ mod tests {
         assert_eq!(largest, [("c".into(), "alice".into(), Micros(101))]);
     }
 
+    #[test]
+    fn a_subtree_is_an_account_and_those_below_it_on_the_cluster_of_the_run() {
+        let tree = AccountTree::of_test(&[
+            ("c", "nlp", "root"),
+            ("c", "nlp-a", "nlp"),
+            ("c", "nlp-a-1", "nlp-a"),
+            ("d", "nlp-a", "vision"),
+        ]);
+        let on = |cluster: &str, account: &str| RunKeys {
+            cluster: cluster.into(),
+            ..run("alice", account, "")
+        };
+        let costs = HashMap::from([
+            (on("c", "nlp"), settled(1)),
+            (on("c", "nlp-a"), settled(10)),
+            (on("c", "nlp-a-1"), settled(100)),
+            (on("c", "vision"), settled(1_000)),
+            (on("d", "nlp-a"), settled(10_000)),
+        ]);
+        let groups = Groups::new(costs, &People::default(), &tree);
+        for (scope, used) in [
+            ("account = \"nlp\", subtree = true", 111),
+            ("account = \"nlp\", subtree = false", 1),
+            ("account = \"nlp-a\", subtree = true", 10_110),
+            ("account = \"nlp-a\", subtree = true, cluster = \"c\"", 110),
+            ("account = \"vision\", subtree = true", 11_000),
+            // An account that is named twice counts once.
+            ("account = [\"nlp\", \"nlp-a\"], subtree = true", 10_111),
+            ("account = \"root\", subtree = true", 111),
+        ] {
+            let budget = &budgets(&[scope.to_owned()])[0];
+            assert_eq!(groups.used(budget).settled, Micros(used), "{scope}");
+        }
+    }
+
     /// 1,000 budgets and 10,000 running jobs: the index leads to the groups of a budget, so few are compared.
     #[test]
     fn an_evaluation_visits_only_groups_of_the_budgets() {
@@ -240,7 +280,7 @@ mod tests {
             };
             *costs.entry(run(&user(n), &account(n), "")).or_default() += one;
         }
-        let groups = Groups::new(costs, &People::default());
+        let groups = Groups::new(costs, &People::default(), &AccountTree::default());
         let scopes: Vec<String> = (0..1_000)
             .map(|n| match n % 2 {
                 0 => format!(

@@ -13,4 +13,5 @@ mod nodes;
 mod periods;
 mod price_book;
 mod shared;
+mod subtree;
 mod support;

@@ -1,13 +1,15 @@
-//! Accounts of each coordinator, in bucket `mesh_coordinators`, for services that decide what a caller may see.
+//! Accounts of each coordinator, in bucket `mesh_coordinators`, for services that decide what a caller may see. Beside them the parent
+//! of each account, for budgets.
 //!
-//! One key per coordinator; only changes are written.
+//! One key per coordinator and one per account; only changes are written.
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use bytes::Bytes;
 use mesh_bus::{Bus, ClusterState, PutError};
 use mesh_events::catalogue::BUCKET_COORDINATORS;
 use mesh_events::subject;
-use mesh_runtime::api::Coordinator;
+use mesh_runtime::api::{AccountParent, Coordinator};
 use mesh_runtime::error_chain;
 use tokio_util::sync::CancellationToken;
 
@@ -36,8 +38,8 @@ pub fn coordinators_by_user(
 pub struct Coordinators {
     state: ClusterState,
     cluster: String,
-    /// Written accounts by key; `None` if a value is unreadable and must be rewritten.
-    written: BTreeMap<String, Option<BTreeSet<String>>>,
+    /// Values by key.
+    written: BTreeMap<String, Bytes>,
 }
 
 impl Coordinators {
@@ -57,10 +59,7 @@ impl Coordinators {
                 .await
             {
                 Ok((state, entries)) => {
-                    let written = entries.into_iter().map(|entry| {
-                        let coordinator = serde_json::from_slice(&entry.value).ok();
-                        (entry.key, coordinator.map(|one: Coordinator| one.accounts))
-                    });
+                    let written = entries.into_iter().map(|entry| (entry.key, entry.value));
                     return Ok(Self {
                         state,
                         cluster: cluster.to_owned(),
@@ -95,29 +94,14 @@ impl Coordinators {
 
     async fn write(&mut self, known: &BTreeMap<Entity, StoredAccess>) -> Result<(), PutError> {
         self.state.check().await?;
-        let prefix = subject::token(&self.cluster);
+        let wanted = values(&self.cluster, known);
         let mut stale: BTreeSet<String> = self.written.keys().cloned().collect();
-        for (entity, known) in known {
-            let Entity::User(user) = entity else { continue };
-            let accounts = &known.access.coordinates;
-            if accounts.is_empty() {
-                continue;
-            }
-            let key = format!("{prefix}.user.{}", subject::token(user));
+        for (key, value) in wanted {
             stale.remove(&key);
-            if self.written.get(&key).and_then(Option::as_ref) == Some(accounts) {
-                continue;
+            if self.written.get(&key) != Some(&value) {
+                self.state.put(&key, value.clone()).await?;
+                self.written.insert(key, value);
             }
-            let value = Coordinator {
-                cluster: self.cluster.clone(),
-                user: user.clone(),
-                accounts: accounts.clone(),
-            };
-            match serde_json::to_vec(&value) {
-                Ok(value) => self.state.put(&key, value.into()).await?,
-                Err(error) => tracing::warn!(%error, user, "coordinators not written"),
-            }
-            self.written.insert(key, Some(accounts.clone()));
         }
         for key in stale {
             self.state.delete(&key).await?;
@@ -125,4 +109,42 @@ impl Coordinators {
         }
         Ok(())
     }
+}
+
+/// What the bucket should have of the cluster, by key.
+fn values(cluster: &str, known: &BTreeMap<Entity, StoredAccess>) -> BTreeMap<String, Bytes> {
+    let of_entity = |(entity, known): (&Entity, &StoredAccess)| {
+        let access = &known.access;
+        let (name, value) = match entity {
+            Entity::User(user) if !access.coordinates.is_empty() => {
+                let value = Coordinator {
+                    cluster: cluster.to_owned(),
+                    user: user.clone(),
+                    accounts: access.coordinates.clone(),
+                };
+                (user, serde_json::to_vec(&value))
+            }
+            Entity::Account(account) => {
+                let settings = &access.associations.first()?.settings;
+                let value = AccountParent {
+                    cluster: cluster.to_owned(),
+                    account: account.clone(),
+                    parent: settings.get("Parent").cloned().unwrap_or_default(),
+                };
+                (account, serde_json::to_vec(&value))
+            }
+            Entity::User(_) => return None,
+        };
+        let key = [
+            &*subject::token(cluster),
+            entity.kind(),
+            &*subject::token(name),
+        ]
+        .join(".");
+        let value = value.inspect_err(
+            |error| tracing::warn!(%error, key, "key of mesh_coordinators not written"),
+        );
+        Some((key, value.ok()?.into()))
+    };
+    known.iter().filter_map(of_entity).collect()
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use mesh_events::proto::mesh::event::v1::{ActorKind, event::Payload};
 use mesh_events::proto::mesh::user::v1::UserEvent;
 use mesh_events::{Event, from_timestamp};
+use mesh_runtime::api::AccountParent;
 use mesh_testkit::wait_for;
 
 use crate::cluster::{self, Cluster, NAME};
@@ -90,6 +91,20 @@ pub async fn sacctmgr(cluster: &Cluster, user: &str, arguments: &str) {
     cluster.run(user, &command).await;
 }
 
+/// Waits until the bucket has this parent of an account; `None` without the account.
+async fn wait_parent(mesh: &Mesh, account: &str, expected: Option<&str>) {
+    let key = format!("{NAME}.account.{account}");
+    wait_for(&format!("the parent of {account}"), DEADLINE, async || {
+        let bucket = mesh.bus.bucket("mesh_coordinators").await.ok()?;
+        let entry = bucket.get(&key).await.ok()?;
+        let found: Option<AccountParent> =
+            entry.map(|entry| serde_json::from_slice(&entry.value).unwrap());
+        let found = found.as_ref().map(|found| found.parent.as_str());
+        (found == expected).then_some(())
+    })
+    .await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn access_is_published_once_with_its_actor() {
     let (cluster, _guard) = cluster::shared().await;
@@ -119,6 +134,7 @@ async fn access_is_published_once_with_its_actor() {
     };
     // One by one or all at once, depending on the polls: the order of publication is the same.
     wait_history(&mesh, &keys, &expected).await;
+    wait_parent(&mesh, "lab", Some("acme")).await;
     // A coordinator made this change, and has a known identity.
     sacctmgr(
         cluster,
@@ -195,6 +211,8 @@ async fn access_is_published_once_with_its_actor() {
         ],
     );
     wait_history(&mesh, &keys, &expected).await;
+    wait_parent(&mesh, "lab", None).await;
+    wait_parent(&mesh, "old", Some("acme")).await;
     ingest.stop().await;
     sacctmgr(cluster, "root", "delete account old").await;
     assert_eq!(history(&mesh, &keys), expected);

@@ -1,12 +1,12 @@
 //! Reads the keys of one budget.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use chrono_tz::Tz;
 use toml::{Spanned, Value};
 
 use super::BudgetTable;
-use crate::budgets::{Counts, ScopeKey};
+use crate::budgets::Counts;
 use crate::domain::calendar_period::Periodicity;
 use crate::domain::{Interval, Micros};
 use crate::price_book::value::Faults;
@@ -31,7 +31,7 @@ pub(super) struct Keys<'f, 't> {
 }
 
 impl Keys<'_, '_> {
-    fn key(&self, key: &str) -> String {
+    pub fn key(&self, key: &str) -> String {
         format!("budget {}: {key}", self.budget)
     }
 
@@ -46,7 +46,7 @@ impl Keys<'_, '_> {
         found.iter().any(|fault| fault.key == key)
     }
 
-    fn take(&mut self, key: &str) -> Option<Spanned<Value>> {
+    pub fn take(&mut self, key: &str) -> Option<Spanned<Value>> {
         self.table.remove(key)
     }
 
@@ -87,76 +87,6 @@ impl Keys<'_, '_> {
             |value| value.as_str()?.parse().ok(),
         );
         zone.unwrap_or(Tz::UTC)
-    }
-
-    pub fn scope(&mut self) -> Option<BTreeMap<ScopeKey, BTreeSet<String>>> {
-        let value = self.take("scope")?;
-        let place = value.span();
-        let Value::Table(table) = value.into_inner() else {
-            self.add_at(
-                place,
-                "scope",
-                "is not a table such as { account = \"nlp\" }",
-            );
-            return None;
-        };
-        let mut scope = BTreeMap::new();
-        for (name, value) in table {
-            let key = format!("scope.{name}");
-            if name == "subtree" {
-                if value != Value::Boolean(false) {
-                    self.add_at(
-                        place.clone(),
-                        &key,
-                        "the cost-engine does not know the tree of accounts: list the accounts in `account`",
-                    );
-                }
-                continue;
-            }
-            let Some(scope_key) = ScopeKey::ALL.into_iter().find(|key| key.as_str() == name) else {
-                let known = ScopeKey::ALL.map(ScopeKey::as_str).join(", ");
-                self.add_at(place.clone(), &key, format!("is not one of {known}"));
-                continue;
-            };
-            let problem = match names(&value) {
-                None => Some("is not a name or an array of names"),
-                Some(tags)
-                    if scope_key == ScopeKey::Tag && !tags.iter().all(|tag| tag.contains('=')) =>
-                {
-                    Some("is not a tag such as \"project=atlas\"")
-                }
-                Some(names) => {
-                    scope.insert(scope_key, names);
-                    None
-                }
-            };
-            if let Some(problem) = problem {
-                self.add_at(place.clone(), &key, problem);
-            }
-        }
-        if scope.is_empty() && !self.has_scope_fault() {
-            let problem = "is empty: name a cluster to cover all of its costs";
-            self.add_at(place.clone(), "scope", problem);
-        }
-        // The same name can be another person on another cluster.
-        let clusters = scope.get(&ScopeKey::Cluster).map_or(0, BTreeSet::len);
-        if scope.contains_key(&ScopeKey::User) && clusters != 1 {
-            let beside = match clusters {
-                0 => "has no `cluster` beside it",
-                _ => "has several clusters beside it",
-            };
-            let problem = format!(
-                "{beside}: a Unix user is one person on one cluster only; for a person on all clusters name an `identity`"
-            );
-            self.add_at(place, "scope.user", problem);
-        }
-        Some(scope)
-    }
-
-    fn has_scope_fault(&self) -> bool {
-        let prefix = self.key("scope.");
-        let mut found = self.faults.found[self.first_fault..].iter();
-        found.any(|fault| fault.key.starts_with(&prefix))
     }
 
     pub fn periodicity(&mut self, zone: Tz) -> Option<Periodicity> {
@@ -262,16 +192,6 @@ impl Keys<'_, '_> {
         });
         receivers.unwrap_or((true, true))
     }
-}
-
-fn names(value: &Value) -> Option<BTreeSet<String>> {
-    let names: Vec<&str> = match value {
-        Value::String(name) => vec![name],
-        Value::Array(values) => values.iter().map(Value::as_str).collect::<Option<_>>()?,
-        _ => return None,
-    };
-    let is_valid = !names.is_empty() && names.iter().all(|name| !name.is_empty());
-    is_valid.then(|| names.into_iter().map(str::to_owned).collect())
 }
 
 fn percent(value: &Value, min: u32) -> Option<u32> {

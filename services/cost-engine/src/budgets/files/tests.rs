@@ -19,7 +19,13 @@ fn the_example_has_every_form() {
     let names: Vec<_> = budgets.iter().map(|budget| budget.name.as_str()).collect();
     assert_eq!(names, ["nlp", "priya", "urgent", "grant-a17"]);
     let nlp = &budgets[0];
-    assert_eq!(nlp.scope_texts(), ["account=nlp", "account=nlp-students"]);
+    assert_eq!(
+        nlp.scope_texts(),
+        [
+            "account=nlp with subaccounts",
+            "account=vision with subaccounts"
+        ]
+    );
     assert_eq!(
         (nlp.amount, nlp.zone),
         (Micros(3_000_000_000), Tz::Europe__Berlin)
@@ -39,7 +45,7 @@ fn all_faults_are_reported_at_once_with_budget_and_key() {
     let found = faults(
         "[[budget]]
 name = \"one\"
-scope = { account = \"nlp\", subtree = true, group = \"x\" }
+scope = { account = \"nlp\", subtree = 1, group = \"x\" }
 period = \"weekly\"
 timezone = \"Europe/Bonn\"
 amount = \"-3\"
@@ -57,7 +63,7 @@ to = 2026-01-01
     );
     let text = found.join("\n");
     for expected in [
-        "budgets.toml: line 3: budget \"one\": scope.subtree: ",
+        "budgets.toml: line 3: budget \"one\": scope.subtree: is not true or false",
         "line 3: budget \"one\": scope.group: is not one of identity",
         "line 4: budget \"one\": period: ",
         "line 5: budget \"one\": timezone: ",
@@ -121,4 +127,33 @@ fn a_unix_user_needs_one_cluster() {
     let expected = "scope.user: has several clusters beside it";
     assert!(error.contains(expected), "{error}");
     assert_eq!(budget(", cluster = [\"a\"]").unwrap().len(), 1);
+}
+
+#[test]
+fn a_subtree_is_of_the_accounts_beside_it() {
+    let budget = |scope: &str| {
+        let text = format!(
+            "[[budget]]\nname = \"nlp\"\nscope = {{ {scope} }}\nperiod = \"month\"\namount = 1\n"
+        );
+        parse(&text).map(|mut budgets| budgets.remove(0))
+    };
+    let nlp = budget("account = [\"nlp\", \"vision\"], subtree = true").unwrap();
+    assert_eq!(
+        nlp.scope_texts(),
+        [
+            "account=nlp with subaccounts",
+            "account=vision with subaccounts"
+        ]
+    );
+    let alone = budget("account = \"nlp\", subtree = false").unwrap();
+    assert_eq!(alone, budget("account = \"nlp\"").unwrap());
+    for scope in ["subtree = true", "cluster = \"c\", subtree = true"] {
+        let error = budget(scope).unwrap_err().to_string();
+        let expected = "scope.subtree: has no `account` beside it";
+        assert!(error.ends_with(expected), "{error}");
+    }
+    let error = budget("account = 1, subtree = true").unwrap_err();
+    assert!(!error.to_string().contains("subtree"), "{error}");
+    let error = budget("subtree = false").unwrap_err().to_string();
+    assert!(error.contains("scope: is empty"), "{error}");
 }

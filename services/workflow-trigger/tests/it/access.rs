@@ -60,7 +60,7 @@ async fn a_rule_is_its_owners_alone() {
     let run = format!("/v1/trigger-runs/{dead}");
     // alice, bob, an auditor, a metrics reader, an administrator
     let people = ["alice", "bob", "eve", "prometheus", "root"];
-    let matrix: [(&str, String, Option<Value>, [StatusCode; 5]); 8] = [
+    let matrix: [(&str, String, Option<Value>, [StatusCode; 5]); 10] = [
         (
             "GET",
             rule.to_owned(),
@@ -96,6 +96,19 @@ async fn a_rule_is_its_owners_alone() {
             "POST",
             format!("{run}/redrive"),
             None,
+            [CONFLICT, NOT_FOUND, FORBIDDEN, NOT_FOUND, CONFLICT],
+        ),
+        // A run that does not wait, of a rule without approval.
+        (
+            "POST",
+            format!("{run}/approve"),
+            None,
+            [FORBIDDEN, NOT_FOUND, FORBIDDEN, NOT_FOUND, CONFLICT],
+        ),
+        (
+            "POST",
+            format!("{run}/reject"),
+            Some(json!({})),
             [CONFLICT, NOT_FOUND, FORBIDDEN, NOT_FOUND, CONFLICT],
         ),
         (

@@ -123,6 +123,11 @@ async fn a_rule_is_its_owners_alone() {
             let (status, answer) = trigger.ask(caller(name), method, &path, body.clone()).await;
             assert_eq!(status, expected, "{name}: {method} {path}: {answer}");
         }
+        if method == "POST" {
+            let headers = [("content-type", "application/json")];
+            let (status, _) = trigger.send(&path, &headers, "{}").await;
+            assert_eq!(status, StatusCode::UNAUTHORIZED, "nobody: {path}");
+        }
         // Nobody leaves it paused for the next row.
         trigger
             .ask(caller("root"), "POST", &format!("{rule}/resume"), None)

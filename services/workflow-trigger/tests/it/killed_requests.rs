@@ -56,8 +56,13 @@ async fn an_accepted_request_fires_once_however_often_the_service_is_killed() {
     let address = port.address();
     let secret = format!("whsec_{}", BASE64_STANDARD.encode(KEY));
     mesh_testkit::write_private(&site.path("ci.secret"), secret);
+    // Required with an address; senders of events have none.
+    mesh_testkit::write_private(
+        &site.path("token"),
+        "a token of people, of 32 bytes and more",
+    );
     let tables = format!(
-        "[[workflow-trigger.sources]]\nname = \"ci\"\nsignature = \"standard\"\nsecret_file = \"ci.secret\"\n[[workflow-trigger.rules]]\nname = \"count\"\nowner = \"alice\"\non = {{ source = \"ci\" }}\n[workflow-trigger.rules.action]\nsubmit = \"count.sh\"\nmemory = \"10M\"\noutput = \"/dev/null\"\nenvironment = {{ MESH_EVENT_NUMBER = \"{{{{ data.number }}}}\" }}\n[workflow-trigger.rules.limits]\nper_hour = 1000\n{}[mesh.api]\nlisten = \"{address}\"\n",
+        "[[workflow-trigger.sources]]\nname = \"ci\"\nsignature = \"standard\"\nsecret_file = \"ci.secret\"\n[[workflow-trigger.rules]]\nname = \"count\"\nowner = \"alice\"\non = {{ source = \"ci\" }}\n[workflow-trigger.rules.action]\nsubmit = \"count.sh\"\nmemory = \"10M\"\noutput = \"/dev/null\"\nenvironment = {{ MESH_EVENT_NUMBER = \"{{{{ data.number }}}}\" }}\n[workflow-trigger.rules.limits]\nper_hour = 1000\n{}[mesh.api]\nlisten = \"{address}\"\ntoken_file = \"token\"\n",
         cluster.submitter()
     );
     let keys = "confirm_after = \"200ms\"\nretry_initial_interval = \"100ms\"";

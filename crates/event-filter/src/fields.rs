@@ -64,6 +64,18 @@ pub fn of(event: &Event, cost: Option<&CostEvent>, max: usize) -> Value {
         })),
         _ => None,
     };
+    let notice = match &event.payload {
+        Some(Payload::User(payload)) => payload.notice.as_ref().map(|notice| {
+            json!({
+                "rule": text(&notice.rule),
+                "run": text(&notice.run),
+                "text": text(&notice.text),
+                "expires": time(notice.expires.as_ref().and_then(from_timestamp)),
+                "event_id": text(&notice.event_id),
+            })
+        }),
+        _ => None,
+    };
     let queue = match &event.payload {
         Some(Payload::Queue(payload)) => payload.explanation.as_ref().map(|explanation| {
             json!({
@@ -103,6 +115,7 @@ pub fn of(event: &Event, cost: Option<&CostEvent>, max: usize) -> Value {
         "job": event.job().map(|job| self::job(job, max)),
         "node": node,
         "change": change,
+        "notice": notice,
         "cost": own_cost.map(self::cost),
         "queue": queue,
         "capture": capture,
@@ -209,6 +222,7 @@ pub fn sample() -> Value {
     for kind in [
         EventType::NodeDown,
         EventType::UserQuotaExceeded,
+        EventType::UserApprovalRequested,
         EventType::QueueExplained,
         EventType::CaptureGapOpened,
     ] {

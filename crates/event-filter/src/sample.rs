@@ -10,7 +10,7 @@ use mesh_events::proto::mesh::event::v1::{
 use mesh_events::proto::mesh::job::v1::{ArrayInfo, ExitCode, Job, JobEvent, Usage};
 use mesh_events::proto::mesh::node::v1::{Node, NodeEvent};
 use mesh_events::proto::mesh::queue::v1::{Explanation, QueueEvent};
-use mesh_events::proto::mesh::user::v1::{Quota, QuotaContributor, UserEvent};
+use mesh_events::proto::mesh::user::v1::{Notice, Quota, QuotaContributor, UserEvent};
 use mesh_events::{Category, Event, EventId, EventType, SCHEMA_VERSION, timestamp};
 
 const CLUSTER: &str = "example";
@@ -138,6 +138,25 @@ fn quota() -> Quota {
     }
 }
 
+/// What a rule tells or asks. `None` for other types.
+fn notice(kind: EventType) -> Option<Notice> {
+    let is_request = kind == EventType::UserApprovalRequested;
+    let text = match kind {
+        EventType::UserNotified => "The alignment of run 17 is done.",
+        EventType::UserApprovalRequested => "alice/align: submit a job",
+        _ => return None,
+    };
+    let data = [("sample".to_owned(), "s17".to_owned())];
+    Some(Notice {
+        rule: "alice/align".into(),
+        run: "smesh:1:AAAAAAAAAAAAAAAAAAAAAA".into(),
+        text: text.into(),
+        data: data.into_iter().filter(|_| !is_request).collect(),
+        expires: is_request.then(|| timestamp(at(90_060))),
+        event_id: "in:minio:1".into(),
+    })
+}
+
 /// An event of a type, with every field that such an event may have.
 pub fn event(kind: EventType) -> Event {
     let payload = match kind.category() {
@@ -165,6 +184,7 @@ pub fn event(kind: EventType) -> Event {
             before: "80 %".into(),
             after: "100 %".into(),
             quota: is_quota(kind).then(quota),
+            notice: notice(kind),
             ..UserEvent::default()
         }),
         Category::Cost => Payload::Cost(cost()),

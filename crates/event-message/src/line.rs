@@ -3,6 +3,7 @@
 use mesh_events::proto::mesh::event::v1::event::Payload;
 use mesh_events::proto::mesh::node::v1::Node;
 use mesh_events::proto::mesh::queue::v1::Explanation;
+use mesh_events::proto::mesh::user::v1::Notice;
 use mesh_events::{Event, EventType, from_timestamp};
 
 use super::job::{burn_rate, id, total, who};
@@ -60,6 +61,9 @@ pub fn of(kind: EventType, event: &Event) -> Option<Message> {
             if let Some(message) = budget::of(severity, &word, payload) {
                 return Some(with_cluster(message, event));
             }
+            if let Some(notice) = &payload.notice {
+                return Some(with_cluster(of_rule(kind, notice), event));
+            }
             let heading = if payload.user.is_empty() {
                 Text::from("Account ").code(text::cut(&payload.account, 80))
             } else {
@@ -104,6 +108,28 @@ fn with_cluster(mut message: Message, event: &Event) -> Message {
         message.footer = Text::from(format!("cluster {}", event.cluster));
     }
     message
+}
+
+/// What a rule tells or asks. Its text has data from outside, so it is no markup.
+fn of_rule(kind: EventType, notice: &Notice) -> Message {
+    let (severity, sign, rest) = match kind {
+        EventType::UserApprovalRequested => (Severity::Warning, "✋", ": a run waits for approval"),
+        _ => (Severity::Info, "🔔", ""),
+    };
+    let heading = Text::from("Rule ").code(text::cut(&notice.rule, 80));
+    let sentence = Text::from(text::cut(&notice.text, 500));
+    let data = notice.data.iter().take(10);
+    let data: Vec<String> = data
+        .map(|(name, value)| format!("{name}: {}", text::cut(value, 100)))
+        .collect();
+    let expires = notice.expires.as_ref().and_then(from_timestamp);
+    Message::line(severity, sign, heading.plain(rest), sentence)
+        .fact("Data", data.join(", "))
+        .fact("Run", Text::new().code(&notice.run))
+        .fact(
+            "Until",
+            expires.map(|at| Text::new().time(at)).unwrap_or_default(),
+        )
 }
 
 fn node(kind: EventType, word: &str, node: &Node) -> Message {

@@ -1,5 +1,6 @@
 //! The database.
 
+pub mod approvals;
 pub mod bus;
 pub mod intents;
 pub mod outbox;

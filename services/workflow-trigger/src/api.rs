@@ -1,8 +1,9 @@
 //! `/v1/triggers` and `/v1/trigger-runs`: rules, what became of their events, and what people may do about them.
 //!
 //! Owners see and use their own rules; auditors see all; administrators see and use all. A rule that a caller may not see does not exist for
-//! them.
+//! them. The approvers of a rule see its runs.
 
+mod approve;
 mod incoming;
 mod manage;
 mod view;
@@ -10,7 +11,7 @@ mod view;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use axum::extract::rejection::QueryRejection;
+use axum::extract::rejection::{JsonRejection, QueryRejection};
 use axum::extract::{DefaultBodyLimit, Path, Query, State};
 use axum::routing::{get, post};
 use axum::{Extension, Json, Router};
@@ -57,6 +58,8 @@ pub(crate) fn router(api: Api) -> Router {
         .route("/v1/trigger-runs", get(runs))
         .route("/v1/trigger-runs/{key}", get(run))
         .route("/v1/trigger-runs/{key}/redrive", post(manage::redrive))
+        .route("/v1/trigger-runs/{key}/approve", post(approve::approve))
+        .route("/v1/trigger-runs/{key}/reject", post(approve::reject))
         .route("/v1/in", post(incoming::publish))
         .route("/v1/in/{name}", post(incoming::receive))
         .layer(DefaultBodyLimit::max(incoming::MAX_BODY_BYTES))
@@ -115,6 +118,7 @@ async fn runs(
     let runs = RunQuery {
         rule,
         owners: (!caller.sees_everything()).then(|| users(&caller)),
+        approved: api.approved_rules(&caller),
         states: states(query.state.as_deref())?,
         job: query.job,
         root: query.root,
@@ -158,9 +162,15 @@ impl Api {
     /// A run that the caller may see.
     async fn run(&self, caller: &Caller, key: &str) -> Result<Intent, Problem> {
         let run = self.store.run(key).await.map_err(internal)?;
-        run.filter(|run| sees(caller, &run.rule))
+        run.filter(|run| sees(caller, &run.rule) || self.approves(caller, &run.rule))
             .ok_or_else(|| Problem::not_found(format!("no run {key:?}")))
     }
+}
+
+/// Reads the body of a request.
+fn body<T>(body: Result<Json<T>, JsonRejection>) -> Result<T, Problem> {
+    body.map(|Json(body)| body)
+        .map_err(|error| Problem::bad_request(error.body_text()))
 }
 
 fn sees(caller: &Caller, rule: &RuleId) -> bool {

@@ -1,11 +1,13 @@
 //! Pure: which rules an event fires, what they do, and what forbids it. No IO, no clock, no randomness.
 
 pub mod action;
+pub mod approval;
 pub mod firing;
 pub mod guards;
 pub mod index;
 pub mod intent;
 pub mod message;
+pub mod notice;
 pub mod recorded;
 pub mod retry;
 pub mod rule;

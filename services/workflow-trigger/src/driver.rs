@@ -3,6 +3,7 @@
 //! A submission is held, recorded, confirmed and released. Whatever happens between two of these steps, the next driver goes on from what is
 //! stored: a job that was not recorded never starts, and one that was recorded is never submitted again unless the controller has lost it.
 
+mod approval;
 mod copies;
 mod rerun;
 mod submission;
@@ -20,7 +21,7 @@ use mesh_events::IncomingEvent;
 use mesh_runtime::Condition;
 use slurm_submit::{Acted, SubmitError, Submitter};
 use slurm_types::{JobId, JobRef};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
@@ -29,7 +30,9 @@ use crate::adapters;
 use crate::adapters::store::Store;
 use crate::config::Config;
 use crate::domain::action::PlannedAction;
+use crate::domain::index::Rules;
 use crate::domain::intent::{Intent, IntentState};
+use crate::domain::notice;
 use crate::domain::source::PUBLISHED;
 use crate::error::Error;
 use crate::metrics;
@@ -47,6 +50,7 @@ pub(crate) struct Driver {
     pub submitter: Submitter,
     pub bus: Bus,
     pub config: Config,
+    pub rules: watch::Receiver<Arc<Rules>>,
     /// Notified when something was planned.
     pub planned: Arc<Notify>,
     /// Condition: the database accepts writes.
@@ -150,6 +154,9 @@ impl Driver {
     }
 
     async fn step(&self, intent: &Intent) -> Result<Step, Error> {
+        if intent.state == IntentState::Approval {
+            return self.ask(intent).await;
+        }
         match &intent.action {
             Some(PlannedAction::Submit { job }) => self.submission(intent, job).await,
             Some(PlannedAction::Rerun {
@@ -160,6 +167,13 @@ impl Driver {
             Some(PlannedAction::Act { job_id, action }) => self.act(intent, *job_id, action).await,
             Some(PlannedAction::Publish { event_type, data }) => {
                 self.publish(intent, event_type, data).await
+            }
+            Some(PlannedAction::Notify { text, data }) => {
+                let event = notice::message(intent, text, data);
+                match self.bus.publish(&event).await {
+                    Ok(_) => self.end(intent, IntentState::Done, "").await,
+                    Err(error) => Ok(Step::Retry(mesh_runtime::error_chain(&error))),
+                }
             }
             None => {
                 self.end(intent, IntentState::GivenUp, "nothing to do is stored")

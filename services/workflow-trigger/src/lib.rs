@@ -142,6 +142,7 @@ impl Service for WorkflowTriggerService {
                 submitter: Submitter::new(config.submitter.clone()),
                 bus: bus.clone(),
                 config,
+                rules: rules.subscribe(),
                 planned,
                 database,
                 slurm,

@@ -138,6 +138,8 @@ fn published_subjects(role: &str, cluster: &str) -> Vec<String> {
             AUDITED_READS.into(),
             "mesh.*.audit.trigger".into(),
             "mesh.*.in.*".into(),
+            "slurm.*.user.notified.*".into(),
+            "slurm.*.user.approval_requested.*".into(),
         ],
         _ => Vec::new(),
     }

@@ -45,6 +45,34 @@ pub struct UserEvent {
     /// are thresholds, e.g. `80 %`.
     #[prost(message, optional, tag = "12")]
     pub quota: ::core::option::Option<Quota>,
+    /// What a rule tells or asks. Set only for `notified` and `approval_requested`. `attribute` is then `Rule`, and `after` the rule's full name.
+    #[prost(message, optional, tag = "13")]
+    pub notice: ::core::option::Option<Notice>,
+}
+/// What a rule of the workflow-trigger tells or asks.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Notice {
+    /// Full name of the rule: `alice/align`.
+    #[prost(string, tag = "1")]
+    pub rule: ::prost::alloc::string::String,
+    /// Key of the run: `smesh:1:…`. `smesh triggers runs KEY` shows it.
+    #[prost(string, tag = "2")]
+    pub run: ::prost::alloc::string::String,
+    /// The text. For `approval_requested`: what waits.
+    #[prost(string, tag = "3")]
+    pub text: ::prost::alloc::string::String,
+    /// Values that the rule adds, by the names that it gives them. Empty for `approval_requested`.
+    #[prost(btree_map = "string, string", tag = "4")]
+    pub data: ::prost::alloc::collections::BTreeMap<
+        ::prost::alloc::string::String,
+        ::prost::alloc::string::String,
+    >,
+    /// When the request for approval ends. Absent for `notified`.
+    #[prost(message, optional, tag = "5")]
+    pub expires: ::core::option::Option<::pbjson_types::Timestamp>,
+    /// Id of the event that fired the rule.
+    #[prost(string, tag = "6")]
+    pub event_id: ::prost::alloc::string::String,
 }
 /// Use of a budget in a period.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -280,6 +308,185 @@ impl<'de> serde::Deserialize<'de> for LoginSession {
             }
         }
         deserializer.deserialize_struct("mesh.user.v1.LoginSession", FIELDS, GeneratedVisitor)
+    }
+}
+impl serde::Serialize for Notice {
+    #[allow(deprecated)]
+    fn serialize<S>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error>
+    where
+        S: serde::Serializer,
+    {
+        use serde::ser::SerializeStruct;
+        let mut len = 0;
+        if !self.rule.is_empty() {
+            len += 1;
+        }
+        if !self.run.is_empty() {
+            len += 1;
+        }
+        if !self.text.is_empty() {
+            len += 1;
+        }
+        if !self.data.is_empty() {
+            len += 1;
+        }
+        if self.expires.is_some() {
+            len += 1;
+        }
+        if !self.event_id.is_empty() {
+            len += 1;
+        }
+        let mut struct_ser = serializer.serialize_struct("mesh.user.v1.Notice", len)?;
+        if !self.rule.is_empty() {
+            struct_ser.serialize_field("rule", &self.rule)?;
+        }
+        if !self.run.is_empty() {
+            struct_ser.serialize_field("run", &self.run)?;
+        }
+        if !self.text.is_empty() {
+            struct_ser.serialize_field("text", &self.text)?;
+        }
+        if !self.data.is_empty() {
+            struct_ser.serialize_field("data", &self.data)?;
+        }
+        if let Some(v) = self.expires.as_ref() {
+            struct_ser.serialize_field("expires", v)?;
+        }
+        if !self.event_id.is_empty() {
+            struct_ser.serialize_field("eventId", &self.event_id)?;
+        }
+        struct_ser.end()
+    }
+}
+impl<'de> serde::Deserialize<'de> for Notice {
+    #[allow(deprecated)]
+    fn deserialize<D>(deserializer: D) -> std::result::Result<Self, D::Error>
+    where
+        D: serde::Deserializer<'de>,
+    {
+        const FIELDS: &[&str] = &[
+            "rule",
+            "run",
+            "text",
+            "data",
+            "expires",
+            "event_id",
+            "eventId",
+        ];
+
+        #[allow(clippy::enum_variant_names)]
+        enum GeneratedField {
+            Rule,
+            Run,
+            Text,
+            Data,
+            Expires,
+            EventId,
+        }
+        impl<'de> serde::Deserialize<'de> for GeneratedField {
+            fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
+            where
+                D: serde::Deserializer<'de>,
+            {
+                struct GeneratedVisitor;
+
+                impl serde::de::Visitor<'_> for GeneratedVisitor {
+                    type Value = GeneratedField;
+
+                    fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                        write!(formatter, "expected one of: {:?}", &FIELDS)
+                    }
+
+                    #[allow(unused_variables)]
+                    fn visit_str<E>(self, value: &str) -> std::result::Result<GeneratedField, E>
+                    where
+                        E: serde::de::Error,
+                    {
+                        match value {
+                            "rule" => Ok(GeneratedField::Rule),
+                            "run" => Ok(GeneratedField::Run),
+                            "text" => Ok(GeneratedField::Text),
+                            "data" => Ok(GeneratedField::Data),
+                            "expires" => Ok(GeneratedField::Expires),
+                            "eventId" | "event_id" => Ok(GeneratedField::EventId),
+                            _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
+                        }
+                    }
+                }
+                deserializer.deserialize_identifier(GeneratedVisitor)
+            }
+        }
+        struct GeneratedVisitor;
+        impl<'de> serde::de::Visitor<'de> for GeneratedVisitor {
+            type Value = Notice;
+
+            fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                formatter.write_str("struct mesh.user.v1.Notice")
+            }
+
+            fn visit_map<V>(self, mut map_: V) -> std::result::Result<Notice, V::Error>
+                where
+                    V: serde::de::MapAccess<'de>,
+            {
+                let mut rule__ = None;
+                let mut run__ = None;
+                let mut text__ = None;
+                let mut data__ = None;
+                let mut expires__ = None;
+                let mut event_id__ = None;
+                while let Some(k) = map_.next_key()? {
+                    match k {
+                        GeneratedField::Rule => {
+                            if rule__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("rule"));
+                            }
+                            rule__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Run => {
+                            if run__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("run"));
+                            }
+                            run__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Text => {
+                            if text__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("text"));
+                            }
+                            text__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Data => {
+                            if data__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("data"));
+                            }
+                            data__ = Some(
+                                map_.next_value::<std::collections::BTreeMap<_, _>>()?
+                            );
+                        }
+                        GeneratedField::Expires => {
+                            if expires__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("expires"));
+                            }
+                            expires__ = map_.next_value()?;
+                        }
+                        GeneratedField::EventId => {
+                            if event_id__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("eventId"));
+                            }
+                            event_id__ = Some(map_.next_value()?);
+                        }
+                    }
+                }
+                Ok(Notice {
+                    rule: rule__.unwrap_or_default(),
+                    run: run__.unwrap_or_default(),
+                    text: text__.unwrap_or_default(),
+                    data: data__.unwrap_or_default(),
+                    expires: expires__,
+                    event_id: event_id__.unwrap_or_default(),
+                })
+            }
+        }
+        deserializer.deserialize_struct("mesh.user.v1.Notice", FIELDS, GeneratedVisitor)
     }
 }
 impl serde::Serialize for Quota {
@@ -883,6 +1090,9 @@ impl serde::Serialize for UserEvent {
         if self.quota.is_some() {
             len += 1;
         }
+        if self.notice.is_some() {
+            len += 1;
+        }
         let mut struct_ser = serializer.serialize_struct("mesh.user.v1.UserEvent", len)?;
         if !self.user.is_empty() {
             struct_ser.serialize_field("user", &self.user)?;
@@ -922,6 +1132,9 @@ impl serde::Serialize for UserEvent {
         if let Some(v) = self.quota.as_ref() {
             struct_ser.serialize_field("quota", v)?;
         }
+        if let Some(v) = self.notice.as_ref() {
+            struct_ser.serialize_field("notice", v)?;
+        }
         struct_ser.end()
     }
 }
@@ -944,6 +1157,7 @@ impl<'de> serde::Deserialize<'de> for UserEvent {
             "transaction",
             "login",
             "quota",
+            "notice",
         ];
 
         #[allow(clippy::enum_variant_names)]
@@ -960,6 +1174,7 @@ impl<'de> serde::Deserialize<'de> for UserEvent {
             Transaction,
             Login,
             Quota,
+            Notice,
         }
         impl<'de> serde::Deserialize<'de> for GeneratedField {
             fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
@@ -993,6 +1208,7 @@ impl<'de> serde::Deserialize<'de> for UserEvent {
                             "transaction" => Ok(GeneratedField::Transaction),
                             "login" => Ok(GeneratedField::Login),
                             "quota" => Ok(GeneratedField::Quota),
+                            "notice" => Ok(GeneratedField::Notice),
                             _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
                         }
                     }
@@ -1024,6 +1240,7 @@ impl<'de> serde::Deserialize<'de> for UserEvent {
                 let mut transaction__ = None;
                 let mut login__ = None;
                 let mut quota__ = None;
+                let mut notice__ = None;
                 while let Some(k) = map_.next_key()? {
                     match k {
                         GeneratedField::User => {
@@ -1104,6 +1321,12 @@ impl<'de> serde::Deserialize<'de> for UserEvent {
                             }
                             quota__ = map_.next_value()?;
                         }
+                        GeneratedField::Notice => {
+                            if notice__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("notice"));
+                            }
+                            notice__ = map_.next_value()?;
+                        }
                     }
                 }
                 Ok(UserEvent {
@@ -1119,6 +1342,7 @@ impl<'de> serde::Deserialize<'de> for UserEvent {
                     transaction: transaction__.unwrap_or_default(),
                     login: login__,
                     quota: quota__,
+                    notice: notice__,
                 })
             }
         }

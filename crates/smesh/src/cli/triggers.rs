@@ -11,6 +11,8 @@ USER/NAME. A run is what a rule did because of one event.
   smesh triggers test plot --event 0191…           what the rule would do with that event; submits nothing
   smesh triggers fire align --data '{\"key\": \"a.fastq.gz\"}'
   smesh triggers runs plot                         what became of its events
+  smesh triggers runs --state approval             runs that wait for a person; approvers see those of their rules
+  smesh triggers approve smesh:1:…                 lets one of them go on
   smesh triggers dead                              runs that were refused or given up, with Slurm's words
   smesh triggers redrive smesh:1:…                 tries one of them again")]
 pub enum Triggers {
@@ -60,7 +62,7 @@ pub enum Triggers {
     Runs {
         /// Name of a rule, or key of a run [default: all rules]
         rule: Option<String>,
-        /// Only runs in these states, separated by commas: planned, submitting, accepted, confirmed, released, done, refused, given_up, dry_run
+        /// Only runs in these states, separated by commas: approval, planned, submitting, accepted, confirmed, released, done, refused, given_up, dry_run
         #[arg(long, value_name = "STATES")]
         state: Option<String>,
         /// Largest number of runs to list
@@ -74,6 +76,19 @@ pub enum Triggers {
         /// Largest number of runs to list
         #[arg(long, value_name = "N", default_value_t = 50)]
         limit: u32,
+    },
+    /// Approve a run that waits for it: the rule then does what it says
+    Approve {
+        /// Key of the run: smesh:1:…
+        key: String,
+    },
+    /// Reject a run that waits for approval
+    Reject {
+        /// Key of the run: smesh:1:…
+        key: String,
+        /// Reason, shown to others
+        #[arg(long, value_name = "TEXT", default_value = "")]
+        reason: String,
     },
     /// Try a run again that was refused or given up
     Redrive {

@@ -86,6 +86,19 @@ pub(super) async fn run(global: &Global, args: Triggers) -> Result<ExitCode, Err
         Triggers::Dead { rule, limit } => {
             list(global, &client, rule, Some("dead".to_owned()), limit).await
         }
+        Triggers::Approve { key } => {
+            let path = format!("/v1/trigger-runs/{}/approve", segment(&key));
+            let answer = client.post(&path).await?;
+            print(global, &answer, |answer| decided(answer, "approved"))
+        }
+        Triggers::Reject { key, reason } => {
+            let path = format!("/v1/trigger-runs/{}/reject", segment(&key));
+            let body = json!({ "reason": reason });
+            let answer = client
+                .send_json(Method::POST, &path, Some(&body), &[])
+                .await?;
+            print(global, &answer, |answer| decided(answer, "rejected"))
+        }
         Triggers::Redrive { key } => {
             let path = format!("/v1/trigger-runs/{}/redrive", segment(&key));
             let answer = client.post(&path).await?;
@@ -94,6 +107,11 @@ pub(super) async fn run(global: &Global, args: Triggers) -> Result<ExitCode, Err
             })
         }
     }
+}
+
+fn decided(run: &Value, how: &str) -> String {
+    let value = |key: &str| show::clean(&show::value(&run[key]));
+    format!("run {} of {} is {how}", value("key"), value("rule"))
 }
 
 /// `smesh publish`
@@ -284,6 +302,11 @@ fn tested(answer: &Value) -> String {
     }
     for at in answer["schedule"]["next"].as_array().into_iter().flatten() {
         lines.push(format!("at {}", show::clean(&show::value(at))));
+    }
+    let approvers = answer["approvers"].as_array().into_iter().flatten();
+    let approvers: Vec<String> = approvers.map(show::value).collect();
+    if !approvers.is_empty() {
+        lines.push(format!("waits for approval by {}", approvers.join(", ")));
     }
     if !answer["action"].is_null() {
         lines.push(document(&answer["action"], &[]));

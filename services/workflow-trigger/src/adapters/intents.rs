@@ -3,20 +3,21 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, TimeDelta, Utc};
 use mesh_db::sql::{Row, Sql};
 use slurm_submit::SubmitKey;
 use slurm_types::JobId;
 
 use super::store::{Store, rule_id};
 use crate::domain::action::PlannedAction;
+use crate::domain::approval::RunApproval;
 use crate::domain::intent::{Cause, Chain, Intent, IntentState};
 use crate::domain::rule::RuleId;
 use crate::error::Error;
 
 /// How long a driver has a run. Longer than all requests of one step.
 const CLAIM_DURATION: Duration = Duration::from_secs(600);
-const COLUMNS: &str = "key, rule_owner, rule_name, state, event_id, event_type, cluster, event_at, fired_by, root, depth, action, job_id, attempts, created_at, updated_at, sent_at, accepted_at, released_at, ended_at, ended_as, error, traceparent, parent, event_job";
+const COLUMNS: &str = "key, rule_owner, rule_name, state, event_id, event_type, cluster, event_at, fired_by, root, depth, action, job_id, attempts, created_at, updated_at, sent_at, accepted_at, released_at, ended_at, ended_as, error, traceparent, parent, event_job, approve_within, approve_until, asked_at, approved_by, requesters";
 
 /// Selects runs for the API.
 #[derive(Clone, Debug, Default)]
@@ -25,6 +26,8 @@ pub struct RunQuery {
     pub rule: Option<RuleId>,
     /// Only of these owners. `None`: of all.
     pub owners: Option<BTreeSet<String>>,
+    /// Besides those of owners, the runs of these rules, by full names.
+    pub approved: Vec<String>,
     /// Only in these states. Empty: in any.
     pub states: Vec<IntentState>,
     /// Only those that this job led to, and the one that submitted it.
@@ -145,8 +148,11 @@ impl Store {
         }
         if let Some(owners) = &query.owners {
             sql = sql
-                .push(" AND rule_owner")
-                .any_of(owners.iter().cloned().collect::<Vec<String>>());
+                .push(" AND (rule_owner")
+                .any_of(owners.iter().cloned().collect::<Vec<String>>())
+                .push(" OR rule_owner || '/' || rule_name")
+                .any_of(query.approved.clone())
+                .push(")");
         }
         if !query.states.is_empty() {
             let states = query.states.iter().map(|state| state.as_str().to_owned());
@@ -247,6 +253,17 @@ fn read(
         Ok(number.and_then(|number| u32::try_from(number).ok()))
     };
     let ended_as: String = row.get("ended_as")?;
+    let requesters: String = row.get("requesters")?;
+    let within: Option<i64> = row.get("approve_within")?;
+    let approval = match within {
+        Some(within) => Some(RunApproval {
+            within: TimeDelta::microseconds(within),
+            until: time("approve_until")?,
+            is_asked: time("asked_at")?.is_some(),
+            approved_by: row.get("approved_by")?,
+        }),
+        None => None,
+    };
     Ok(Intent {
         key,
         rule: rule_id(row, "rule_owner", "rule_name")?,
@@ -260,11 +277,13 @@ fn read(
             job_key: None,
             chain: None,
             fired_by: row.get("fired_by")?,
+            requesters: requesters.lines().map(str::to_owned).collect(),
             traceparent: row.get("traceparent")?,
         },
         root: row.get("root")?,
         parent: row.get("parent")?,
         depth: number("depth")?.unwrap_or(0),
+        approval,
         action,
         job_id: number("job_id")?.and_then(JobId::new),
         attempts: number("attempts")?.unwrap_or(0),

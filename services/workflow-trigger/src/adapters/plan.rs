@@ -97,6 +97,7 @@ async fn one(
         (Err(refusal), _) => (IntentState::Refused, refusal.to_string(), refusal.as_str()),
         (Ok(()), Err(problem)) => (IntentState::Refused, problem.clone(), "template"),
         (Ok(()), Ok(_)) if rule.dry_run => (IntentState::DryRun, String::new(), ""),
+        (Ok(()), Ok(_)) if rule.approval.is_some() => (IntentState::Approval, String::new(), ""),
         (Ok(()), Ok(_)) => (IntentState::Planned, String::new(), ""),
     };
     if state == IntentState::Refused {
@@ -203,7 +204,7 @@ async fn facts(
         .bind(&chain.root);
     let root = first(transaction, &sql).await?;
     let sql = of_rule(Sql::new("SELECT COUNT(*) AS n FROM intents WHERE "))
-        .push(" AND is_firing = 1 AND ended_at IS NULL AND state IN ('planned', 'submitting', 'accepted', 'confirmed', 'released')");
+        .push(" AND is_firing = 1 AND ended_at IS NULL AND state IN ('approval', 'planned', 'submitting', 'accepted', 'confirmed', 'released')");
     let running = first(transaction, &sql).await?;
     let mut facts = GuardFacts {
         is_paused: rule_states::is_paused(transaction, rule).await?,
@@ -243,7 +244,12 @@ async fn insert(
     let action = firing.action.as_ref().ok();
     let text = action.map(serde_json::to_string).transpose();
     let text = text.map_err(|error| sqlx::Error::Encode(error.into()))?;
-    let is_firing = state == IntentState::Planned;
+    let is_waiting = state == IntentState::Approval;
+    let is_firing = is_waiting || state == IntentState::Planned;
+    // Of a refused one, too: a redrive does not go past the approvers.
+    let within = rule.approval.as_ref();
+    let within = within.and_then(|approval| i64::try_from(approval.within.as_micros()).ok());
+    let requesters: Vec<&str> = cause.requesters.iter().map(String::as_str).collect();
     let starts_job = action.is_some_and(PlannedAction::starts_job);
     let at = now.timestamp_micros();
     let job_id = action
@@ -251,7 +257,7 @@ async fn insert(
         .map(|job| i64::from(job.get()));
     let queue_limit = firing.queue.as_ref();
     let queue_limit = queue_limit.map(|_| i64::from(rule.limits.running.unwrap_or(1)));
-    let sql = Sql::new("INSERT INTO intents (key, rule_owner, rule_name, generation, state, event_id, event_type, cluster, event_at, fired_by, root, depth, action, is_firing, starts_job, job_id, created_at, updated_at, error, traceparent, parent, event_job, queue_key, queue_limit, next_at) VALUES (")
+    let sql = Sql::new("INSERT INTO intents (key, rule_owner, rule_name, generation, state, event_id, event_type, cluster, event_at, fired_by, root, depth, action, is_firing, starts_job, job_id, created_at, updated_at, error, traceparent, parent, event_job, queue_key, queue_limit, approve_within, approve_until, requesters, next_at) VALUES (")
         .list([
             firing.key.as_str().into(),
             (&rule.id.owner).into(),
@@ -277,6 +283,12 @@ async fn insert(
             cause.job_id.map(i64::from).into(),
             firing.queue.as_deref().into(),
             queue_limit.into(),
+            within.into(),
+            within
+                .filter(|_| is_waiting)
+                .map(|within| at.saturating_add(within))
+                .into(),
+            requesters.join("\n").as_str().into(),
             is_firing.then_some(at).into(),
         ])
         .push(")");

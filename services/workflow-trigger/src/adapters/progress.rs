@@ -303,7 +303,9 @@ impl Store {
     ) -> Result<bool, Error> {
         let at = now.timestamp_micros();
         // A job that was recorded stays: it is confirmed and released, not submitted again.
-        let sql = Sql::new("UPDATE intents SET state = CASE WHEN accepted_at IS NULL THEN 'planned' ELSE 'accepted' END, is_firing = 1, error = '', created_at = ")
+        let sql = Sql::new("UPDATE intents SET state = CASE WHEN accepted_at IS NOT NULL THEN 'accepted' WHEN approve_within IS NOT NULL AND approved_by = '' THEN 'approval' ELSE 'planned' END, asked_at = NULL, is_firing = 1, error = '', approve_until = approve_within + ")
+            .bind(at)
+            .push(", created_at = ")
             .bind(at)
             .push(", updated_at = ")
             .bind(at)
@@ -333,7 +335,7 @@ impl Store {
         self.change("expire runs", sql, Vec::new()).await.map(drop)
     }
 
-    fn claimed(&self, sql: Sql, intent: &Intent) -> Sql {
+    pub(super) fn claimed(&self, sql: Sql, intent: &Intent) -> Sql {
         sql.push("key = ")
             .bind(&intent.key)
             .push(" AND claimed_until > 0 AND claimed_by = ")
@@ -345,7 +347,7 @@ fn number(job: Option<JobId>) -> u32 {
     job.map_or(0, JobId::get)
 }
 
-fn act(intent: &Intent, what: &str, job_id: u32, reason: &str) -> TriggerActed {
+pub(super) fn act(intent: &Intent, what: &str, job_id: u32, reason: &str) -> TriggerActed {
     TriggerActed {
         what: what.to_owned(),
         rule: intent.rule.to_string(),
@@ -360,7 +362,13 @@ fn act(intent: &Intent, what: &str, job_id: u32, reason: &str) -> TriggerActed {
     }
 }
 
-fn entry(intent: &Intent, what: &str, job_id: u32, reason: &str, now: DateTime<Utc>) -> Sql {
+pub(super) fn entry(
+    intent: &Intent,
+    what: &str,
+    job_id: u32,
+    reason: &str,
+    now: DateTime<Utc>,
+) -> Sql {
     outbox::entry(
         &intent.cause.cluster,
         now.timestamp_micros(),

@@ -129,7 +129,7 @@ async fn finish(
         .bind(now)
         .push(", error = ")
         .bind(&run.last.reason)
-        .push(" WHERE state IN ('planned', 'submitting', 'accepted', 'confirmed', 'refused', 'given_up') AND state <> ")
+        .push(" WHERE state IN ('approval', 'planned', 'submitting', 'accepted', 'confirmed', 'refused', 'given_up') AND state <> ")
         .bind(outcome.as_str())
         .push(" AND key = ")
         .bind(key);
@@ -139,7 +139,7 @@ async fn finish(
 /// The runs that had not ended.
 async fn unknown(transaction: &mut WriteTransaction) -> Result<Vec<UnknownRun>, sqlx::Error> {
     let sql = Sql::new(
-        "SELECT key, rule_owner, rule_name, cluster, event_id, event_type, root, depth, job_id FROM intents WHERE state IN ('planned', 'submitting', 'accepted', 'confirmed') ORDER BY created_at",
+        "SELECT key, rule_owner, rule_name, cluster, event_id, event_type, root, depth, job_id FROM intents WHERE state IN ('approval', 'planned', 'submitting', 'accepted', 'confirmed') ORDER BY created_at",
     );
     let rows = transaction.conn().rows(&sql).await?;
     let read = rows.iter().map(|row| {

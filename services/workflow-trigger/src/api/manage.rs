@@ -11,8 +11,8 @@ use mesh_runtime::api::{AuditedRead, Caller, Problem};
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::view::{FiredView, RunView, ScheduleView, TestView};
-use super::{Api, internal, uses};
+use super::view::{self, FiredView, RunView, ScheduleView, TestView};
+use super::{Api, body, internal, uses};
 use crate::domain::firing::{self, FIRED_BY_PERSON, Firing};
 use crate::domain::guards;
 use crate::domain::intent::{Cause, IntentState};
@@ -48,11 +48,6 @@ pub(super) struct PauseRequest {
 
 type Body<T> = Result<Json<T>, JsonRejection>;
 
-fn body<T>(body: Body<T>) -> Result<T, Problem> {
-    body.map(|Json(body)| body)
-        .map_err(|error| Problem::bad_request(error.body_text()))
-}
-
 /// What the rule would do. Submits nothing and stores nothing.
 pub(super) async fn test(
     caller: Caller,
@@ -83,10 +78,13 @@ pub(super) async fn test(
         }
     };
     let schedule = ScheduleView::of(&rule, Utc::now());
-    Ok((
-        audited_read.extension(),
-        Json(TestView { schedule, ..view }),
-    ))
+    let approvers = view::approvers(&rule);
+    let view = TestView {
+        schedule,
+        approvers,
+        ..view
+    };
+    Ok((audited_read.extension(), Json(view)))
 }
 
 fn tested_event(rule: &std::sync::Arc<Rule>, event: Value) -> Result<TestView, Problem> {
@@ -120,6 +118,7 @@ fn tested(firing: Option<Firing>, matches: bool, too_old: Option<String>) -> Tes
     TestView {
         matches,
         schedule: None,
+        approvers: Vec::new(),
         action,
         refusals,
     }
@@ -251,6 +250,7 @@ impl Api {
             job_key: None,
             chain: None,
             fired_by: caller.name.clone(),
+            requesters: caller.users.iter().chain([&caller.name]).cloned().collect(),
             traceparent: mesh_bus::trace::traceparent().unwrap_or_default(),
         }
     }

@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use crate::adapters::rule_states::RuleState;
 use crate::domain::action::{Action, PlannedAction};
-use crate::domain::intent::Intent;
+use crate::domain::intent::{Intent, IntentState};
 use crate::domain::rule::{EventOwners, EventSelector, Rule};
 
 /// Rules.
@@ -22,6 +22,9 @@ pub(crate) struct RuleView {
     description: String,
     /// `submit`, `retry`, or the act.
     action: &'static str,
+    /// Who approves its runs.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    approvers: Vec<String>,
     /// Whether only people fire it.
     manual: bool,
     /// Whose events fire it; `*` for everybody's.
@@ -74,7 +77,9 @@ impl RuleView {
                 Action::Retry(_) => "retry",
                 Action::Act(act) => act.verb.as_str(),
                 Action::Publish(_) => "publish",
+                Action::Notify(_) => "notify",
             },
+            approvers: approvers(rule),
             manual: matches!(rule.on, EventSelector::Manual { .. }),
             users,
             source: match &rule.on {
@@ -91,6 +96,15 @@ impl RuleView {
             last_refusal: state.last_refusal,
         }
     }
+}
+
+/// Who approves the runs of a rule. Empty: they need no approval.
+pub(super) fn approvers(rule: &Rule) -> Vec<String> {
+    let approval = rule.approval.iter();
+    approval
+        .flat_map(|approval| &approval.by)
+        .cloned()
+        .collect()
 }
 
 /// Instants that are shown.
@@ -171,6 +185,11 @@ pub(crate) struct RunView {
     ended_as: String,
     #[serde(skip_serializing_if = "String::is_empty")]
     error: String,
+    /// Until when it waits for approval.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    approve_until: Option<DateTime<Utc>>,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    approved_by: String,
     /// What it does, with all values. Only of a single run.
     #[serde(skip_serializing_if = "Option::is_none")]
     action: Option<PlannedAction>,
@@ -203,6 +222,16 @@ impl RunView {
             ended_at,
             ended_as,
             error: run.error.clone(),
+            approve_until: run
+                .approval
+                .as_ref()
+                .filter(|_| run.state == IntentState::Approval)
+                .and_then(|approval| approval.until),
+            approved_by: run
+                .approval
+                .as_ref()
+                .map(|approval| approval.approved_by.clone())
+                .unwrap_or_default(),
             action: None,
         }
     }
@@ -223,6 +252,9 @@ pub(crate) struct TestView {
     /// The instants at which it would be done.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub schedule: Option<ScheduleView>,
+    /// Who would have to approve it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub approvers: Vec<String>,
     /// What would be done.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub action: Option<PlannedAction>,

@@ -112,17 +112,18 @@ fn one_rule(value: &Value, scripts: &Path, sources: &[&str]) -> Result<Rule, Vec
         name: check.word("name", config.name),
     };
     let on = check.selector(config.on, &id.owner, sources);
-    let action = check.action(config.action, scripts);
+    let action = check.action(config.action, &id.owner, scripts);
     check.limits(&config.limits);
     let queue = config.limits.queue.as_deref();
     let queue = queue.and_then(|text| check.template("limits.queue", text));
     match (on, action, check.faults.is_empty()) {
-        (Some(on), Some(action), true) => Ok(Rule {
+        (Some(on), Some((action, approval)), true) => Ok(Rule {
             id,
             description: config.description,
             generation: config.generation,
             on,
             action,
+            approval,
             limits: RuleLimits {
                 per_hour: config.limits.per_hour,
                 running: config.limits.running,

@@ -20,6 +20,8 @@ pub enum Action {
     Act(JobAct),
     /// Publishes an event.
     Publish(PublishAction),
+    /// Tells the owner something, by webhook endpoints.
+    Notify(NotifyAction),
     /// Runs the event's job again, with more memory, time or other nodes.
     Retry(RetryPolicy),
 }
@@ -42,6 +44,15 @@ pub struct SubmitAction {
 pub struct PublishAction {
     /// Its type.
     pub event_type: String,
+    /// Its data.
+    pub data: BTreeMap<String, Template>,
+}
+
+/// A message, `user.notified` on the bus.
+#[derive(Clone, Debug)]
+pub struct NotifyAction {
+    /// Its text.
+    pub text: Template,
     /// Its data.
     pub data: BTreeMap<String, Template>,
 }
@@ -125,6 +136,13 @@ pub enum PlannedAction {
         /// Its data.
         data: BTreeMap<String, String>,
     },
+    /// Tells the owner something.
+    Notify {
+        /// The text.
+        text: String,
+        /// Its data.
+        data: BTreeMap<String, String>,
+    },
     /// Puts a job back into the queue, changes it and lets it run again.
     Rerun {
         /// The job.
@@ -140,7 +158,7 @@ impl PlannedAction {
     /// The job that it acts on. `None` for a submission.
     pub const fn target(&self) -> Option<JobId> {
         match self {
-            Self::Submit { .. } | Self::Publish { .. } => None,
+            Self::Submit { .. } | Self::Publish { .. } | Self::Notify { .. } => None,
             Self::Act { job_id, .. } | Self::Rerun { job_id, .. } => Some(*job_id),
         }
     }
@@ -148,6 +166,29 @@ impl PlannedAction {
     /// True if a job runs because of it, which the guards count.
     pub const fn starts_job(&self) -> bool {
         matches!(self, Self::Submit { .. } | Self::Rerun { .. })
+    }
+
+    /// What it does, for people.
+    pub fn summary(&self) -> String {
+        match self {
+            Self::Submit { job } if job.args.is_empty() => "submit a job".to_owned(),
+            Self::Submit { job } => format!("submit a job with {:?}", job.args),
+            Self::Act { job_id, action } => format!("{} job {job_id}", verb(action)),
+            Self::Publish { event_type, .. } => format!("publish {event_type}"),
+            Self::Notify { .. } => "send a message".to_owned(),
+            Self::Rerun { job_id, .. } => format!("run job {job_id} again"),
+        }
+    }
+}
+
+const fn verb(action: &slurm_submit::Action) -> &'static str {
+    match action {
+        slurm_submit::Action::Hold => "hold",
+        slurm_submit::Action::Release => "release",
+        slurm_submit::Action::Cancel => "cancel",
+        slurm_submit::Action::Signal { .. } => "signal",
+        slurm_submit::Action::Update(_) => "update",
+        slurm_submit::Action::Requeue | slurm_submit::Action::RequeueHold => "requeue",
     }
 }
 
@@ -191,16 +232,35 @@ impl PublishAction {
     /// # Errors
     /// The key and the problem.
     pub fn render(&self, fields: &Value) -> Result<PlannedAction, String> {
-        let mut data = BTreeMap::new();
-        for (name, template) in &self.data {
-            let value = value(&format!("action.data.{name}"), template, fields)?;
-            data.insert(name.clone(), value);
-        }
         Ok(PlannedAction::Publish {
             event_type: self.event_type.clone(),
-            data,
+            data: rendered_data(&self.data, fields)?,
         })
     }
+}
+
+impl NotifyAction {
+    /// The message.
+    ///
+    /// # Errors
+    /// The key and the problem.
+    pub fn render(&self, fields: &Value) -> Result<PlannedAction, String> {
+        Ok(PlannedAction::Notify {
+            text: value("action.notify", &self.text, fields)?,
+            data: rendered_data(&self.data, fields)?,
+        })
+    }
+}
+
+fn rendered_data(
+    templates: &BTreeMap<String, Template>,
+    fields: &Value,
+) -> Result<BTreeMap<String, String>, String> {
+    let rendered = templates.iter().map(|(name, template)| {
+        let value = value(&format!("action.data.{name}"), template, fields)?;
+        Ok((name.clone(), value))
+    });
+    rendered.collect()
 }
 
 impl JobAct {

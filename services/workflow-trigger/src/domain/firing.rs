@@ -5,6 +5,7 @@ use event_filter::{DecodedEvent, fields};
 use mesh_events::{EventType, IncomingEvent, from_timestamp};
 use serde_json::{Value, json};
 use slurm_submit::SubmitKey;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::action::{Action, EventVariables, PlannedAction};
@@ -46,6 +47,7 @@ pub fn of_event(
 ) -> Option<Firing> {
     let job = event.job();
     let at = event.occurred_at.as_ref().and_then(from_timestamp);
+    let owner = event_filter::filter::user_of(kind, event);
     let cause = Cause {
         event_id: event.id.clone(),
         event_type: event.r#type.clone(),
@@ -57,10 +59,10 @@ pub fn of_event(
             .map(|key| key.to_string()),
         chain: None,
         fired_by: String::new(),
+        requesters: owner.map(str::to_owned).into_iter().collect(),
         traceparent,
     };
     let key = key(rule, &cause.event_id);
-    let owner = event_filter::filter::user_of(kind, event);
     let is_own_job = job.is_none() || owner == Some(rule.id.owner.as_str());
     let fields = || fields::of(event, None, MAX_FIELD_CHARS);
     let action = match (&rule.action, job) {
@@ -123,6 +125,7 @@ pub fn of_instant(
         job_key: None,
         chain: None,
         fired_by: String::new(),
+        requesters: BTreeSet::new(),
         traceparent: String::new(),
     };
     let data = json!({
@@ -147,6 +150,10 @@ pub fn of_incoming(rule: &Arc<Rule>, event: &IncomingEvent, traceparent: &str) -
         job_key: None,
         chain: Chain::of(event),
         fired_by: event.user.clone(),
+        requesters: Some(event.user.clone())
+            .filter(|user| !user.is_empty())
+            .into_iter()
+            .collect(),
         traceparent: traceparent.to_owned(),
     };
     let is_selected = selector.matches(event, &fired_fields(&cause, &event.data));
@@ -159,7 +166,7 @@ pub fn of_data(rule: &Arc<Rule>, cause: Cause, data: &Value) -> Firing {
     let fields = fired_fields(&cause, data);
     let action = match &rule.action {
         Action::Retry(_) => Err("a retry needs the event of a job".to_owned()),
-        Action::Submit(_) | Action::Act(_) | Action::Publish(_) => {
+        Action::Submit(_) | Action::Act(_) | Action::Publish(_) | Action::Notify(_) => {
             render(rule, &cause, key.clone(), &fields, 0)
         }
     };
@@ -200,6 +207,7 @@ fn render(
         }
         Action::Act(act) => act.render(fields, restarts),
         Action::Publish(publish) => publish.render(fields),
+        Action::Notify(notify) => notify.render(fields),
         Action::Retry(_) => Err("a retry is planned by its cause".to_owned()),
     }
 }

@@ -133,6 +133,6 @@ pub fn check(rule: &Rule, site: &SiteLimits, facts: &GuardFacts) -> Result<(), R
     )?;
     match &rule.action {
         Action::Retry(policy) => within(facts.retries, policy.attempts, Refusal::Attempts),
-        Action::Submit(_) | Action::Act(_) | Action::Publish(_) => Ok(()),
+        Action::Submit(_) | Action::Act(_) | Action::Publish(_) | Action::Notify(_) => Ok(()),
     }
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use event_filter::DecodedEvent;
 use mesh_events::EventType;
 
+use super::notice;
 use super::rule::{EventSelector, Rule, RuleId};
 use super::source::Source;
 
@@ -30,7 +31,10 @@ impl Rules {
         };
         for rule in rules.into_iter().map(Arc::new) {
             if let EventSelector::Bus { filter, .. } = &rule.on {
-                for kind in EventType::ALL.iter().filter(|kind| filter.selects(**kind)) {
+                for kind in EventType::ALL
+                    .iter()
+                    .filter(|kind| notice::fires_rules(**kind) && filter.selects(**kind))
+                {
                     index
                         .by_type
                         .entry(*kind)

@@ -1,5 +1,6 @@
 //! An intent: what one rule does because of one event, from the decision to its outcome.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
 
@@ -9,11 +10,13 @@ use serde::{Deserialize, Serialize};
 use slurm_types::JobId;
 
 use super::action::PlannedAction;
+use super::approval::RunApproval;
 use super::rule::RuleId;
 
 /// How far an intent is.
 ///
 /// ```text
+/// approval ─► planned                                               a rule with approval
 /// planned ─► submitting ─► accepted ─► confirmed ─► released        a submission
 /// planned ─► submitting ─► done                                     an act on a job
 ///    any of these ─► refused (Slurm or a guard says no) | given_up (nobody can know or help)
@@ -21,6 +24,8 @@ use super::rule::RuleId;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum IntentState {
+    /// It waits for a person who approves it.
+    Approval,
     /// It is durable, and nothing was sent to Slurm.
     Planned,
     /// Something was sent to Slurm, and the outcome may be unknown.
@@ -43,7 +48,8 @@ pub enum IntentState {
 
 impl IntentState {
     /// Every state.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
+        Self::Approval,
         Self::Planned,
         Self::Submitting,
         Self::Accepted,
@@ -58,6 +64,7 @@ impl IntentState {
     /// The word in the database and the API.
     pub const fn as_str(self) -> &'static str {
         match self {
+            Self::Approval => "approval",
             Self::Planned => "planned",
             Self::Submitting => "submitting",
             Self::Accepted => "accepted",
@@ -74,7 +81,7 @@ impl IntentState {
     pub const fn is_final(self) -> bool {
         !matches!(
             self,
-            Self::Planned | Self::Submitting | Self::Accepted | Self::Confirmed
+            Self::Approval | Self::Planned | Self::Submitting | Self::Accepted | Self::Confirmed
         )
     }
 
@@ -163,6 +170,8 @@ pub struct Cause {
     pub chain: Option<Chain>,
     /// Who fired it. Empty for events.
     pub fired_by: String,
+    /// All names of whoever caused it: who fired or published it, and the owner of the event's job.
+    pub requesters: BTreeSet<String>,
     /// Trace context. Empty if there is none.
     pub traceparent: String,
 }
@@ -184,6 +193,8 @@ pub struct Intent {
     pub parent: String,
     /// Jobs of rules between that and this one.
     pub depth: u32,
+    /// The approval that it needs. `None`: none.
+    pub approval: Option<RunApproval>,
     /// What it does. `None` if it was refused before that was decided.
     pub action: Option<PlannedAction>,
     /// Id of the job that it submitted, or acts on.

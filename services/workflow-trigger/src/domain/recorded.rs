@@ -89,7 +89,7 @@ impl Recorded {
                     created_at: at,
                     updated_at: at,
                 });
-                run.is_fired |= act.what == "fired";
+                run.is_fired |= ["fired", "approval"].contains(&act.what.as_str());
                 if act.job_id != 0 {
                     run.job_id = act.job_id;
                 }

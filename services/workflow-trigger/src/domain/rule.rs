@@ -9,6 +9,8 @@ use mesh_events::EventType;
 use serde_json::Value;
 
 use super::action::Action;
+use super::approval::Approval;
+use super::notice;
 use super::schedule::Schedule;
 use super::source::SourceSelector;
 
@@ -51,6 +53,8 @@ pub struct Rule {
     pub on: EventSelector,
     /// What it does.
     pub action: Action,
+    /// Who must approve that. `None`: nobody.
+    pub approval: Option<Approval>,
     /// Its limits.
     pub limits: RuleLimits,
     /// Whether it only records what it would do.
@@ -108,7 +112,8 @@ impl Rule {
         let EventSelector::Bus { filter, owners } = &self.on else {
             return false;
         };
-        filter.selects(kind)
+        notice::fires_rules(kind)
+            && filter.selects(kind)
             && owners.allow(event_filter::filter::user_of(kind, event))
             && filter.matches(kind, event)
     }

@@ -60,7 +60,7 @@ async fn a_rule_is_its_owners_alone() {
     let run = format!("/v1/trigger-runs/{dead}");
     // alice, bob, an auditor, a metrics reader, an administrator
     let people = ["alice", "bob", "eve", "prometheus", "root"];
-    let matrix: [(&str, String, Option<Value>, [StatusCode; 5]); 8] = [
+    let matrix: [(&str, String, Option<Value>, [StatusCode; 5]); 10] = [
         (
             "GET",
             rule.to_owned(),
@@ -98,6 +98,19 @@ async fn a_rule_is_its_owners_alone() {
             None,
             [CONFLICT, NOT_FOUND, FORBIDDEN, NOT_FOUND, CONFLICT],
         ),
+        // A run that does not wait, of a rule without approval.
+        (
+            "POST",
+            format!("{run}/approve"),
+            None,
+            [FORBIDDEN, NOT_FOUND, FORBIDDEN, NOT_FOUND, CONFLICT],
+        ),
+        (
+            "POST",
+            format!("{run}/reject"),
+            Some(json!({})),
+            [CONFLICT, NOT_FOUND, FORBIDDEN, NOT_FOUND, CONFLICT],
+        ),
         (
             "POST",
             "/v1/triggers/bob/one/fire".to_owned(),
@@ -109,6 +122,11 @@ async fn a_rule_is_its_owners_alone() {
         for (name, expected) in people.into_iter().zip(expected) {
             let (status, answer) = trigger.ask(caller(name), method, &path, body.clone()).await;
             assert_eq!(status, expected, "{name}: {method} {path}: {answer}");
+        }
+        if method == "POST" {
+            let headers = [("content-type", "application/json")];
+            let (status, _) = trigger.send(&path, &headers, "{}").await;
+            assert_eq!(status, StatusCode::UNAUTHORIZED, "nobody: {path}");
         }
         // Nobody leaves it paused for the next row.
         trigger

@@ -23,7 +23,7 @@ on_both!(
 const SELDOM: &str = "retry_initial_interval = \"1m\"";
 const NO_SLURM: &str = "[workflow-trigger.submitter]\nprogram_dir = \"/nonexistent\"\n";
 const SECRET: &str = "It's a Secret to Everybody";
-const KEY: &[u8] = b"a key of twenty-four bytes";
+pub const KEY: &[u8] = b"a key of twenty-four bytes";
 
 fn rule(name: &str, source: &str, more: &str) -> String {
     format!(
@@ -43,7 +43,8 @@ fn github(body: &str) -> String {
     format!("sha256={}", hex::encode(tag.as_ref()))
 }
 
-fn standard(id: &str, age: TimeDelta, body: &str) -> (String, String) {
+/// Time and signature of Standard Webhooks.
+pub fn standard(id: &str, age: TimeDelta, body: &str) -> (String, String) {
     let time = (Utc::now() - age).timestamp().to_string();
     let tag = sign(
         &Key::new(HMAC_SHA256, KEY),

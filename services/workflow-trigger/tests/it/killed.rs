@@ -62,10 +62,15 @@ impl Process {
 
     /// Starts it again if it is dead.
     pub fn keep_alive(&mut self) {
-        if self.child.try_wait().unwrap().is_some() {
+        if self.is_dead() {
             self.child = Self::spawn(&self.config);
             self.starts += 1;
         }
+    }
+
+    /// True if it answers nobody any more.
+    pub fn is_dead(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_some()
     }
 
     pub fn kill(&mut self) {
@@ -172,7 +177,7 @@ async fn every_event_runs_once_however_often_the_service_is_killed() {
     );
 }
 
-fn chmod_all(path: &Path) {
+pub fn chmod_all(path: &Path) {
     use std::os::unix::fs::PermissionsExt as _;
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o1777)).unwrap();
 }

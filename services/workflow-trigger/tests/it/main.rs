@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test stops where its set-up fails")]
 
 mod access;
+mod approval;
 mod cluster;
 mod cron;
 mod examples;
@@ -10,5 +11,6 @@ mod guards;
 mod incoming;
 mod jobs;
 mod killed;
+mod killed_requests;
 mod recovered;
 mod support;

@@ -9,17 +9,16 @@ use futures_util::StreamExt as _;
 use mesh_bus::Bus;
 use mesh_db::sql::Sql;
 use mesh_db::{Location, damage};
-use mesh_events::catalogue::{MESH_AUDIT, SLURM_EVENTS};
+use mesh_events::catalogue::SLURM_EVENTS;
 use mesh_events::proto::mesh::audit::v1::audit_entry::Act;
 use mesh_events::proto::mesh::audit::v1::{AuditEntry, TriggerActed};
 use mesh_events::{Event, EventType, timestamp};
 use mesh_testkit::{NatsServer, wait_until};
-use prost::Message as _;
 use serde_json::Value;
 use workflow_trigger::adapters::store::Store;
 use workflow_trigger::domain::recorded::Recorded;
 
-use crate::support::{DEADLINE, Site, Trigger, admin, bus, end, publish, rule};
+use crate::support::{DEADLINE, Site, Trigger, admin, audit, bus, end, publish, rule};
 
 const SELDOM: &str = "retry_initial_interval = \"1m\"";
 const NO_SLURM: &str = "[workflow-trigger.submitter]\nprogram_dir = \"/nonexistent\"\n";
@@ -51,23 +50,8 @@ async fn lose(site: &Site) {
 async fn audited(bus: &Bus, event: &Event, what: &str) {
     let description = format!("the audit has {what}");
     wait_until(&description, DEADLINE, async || {
-        let subject = "mesh.*.audit.trigger".to_owned();
-        let mut stored = bus.stored_messages(MESH_AUDIT, subject);
-        loop {
-            let messages = stored.next().await.unwrap();
-            if messages.is_empty() {
-                return false;
-            }
-            let entries = messages.iter().map(|message| &*message.body);
-            let mut acts = entries.filter_map(|body| AuditEntry::decode(body).unwrap().act);
-            let is_it = |act: Act| match act {
-                Act::Trigger(act) => act.event_id == event.id && act.what == what,
-                _ => false,
-            };
-            if acts.any(is_it) {
-                return true;
-            }
-        }
+        let acts = audit(bus, &event.id).await;
+        acts.iter().any(|act| act.what == what)
     })
     .await;
 }

@@ -6,6 +6,10 @@ use std::time::Duration;
 use axum::body::{Body, to_bytes};
 use axum::http::{Request, StatusCode};
 use chrono::{TimeDelta, Utc};
+use mesh_bus::Bus;
+use mesh_events::catalogue::MESH_AUDIT;
+use mesh_events::proto::mesh::audit::v1::audit_entry::Act;
+use mesh_events::proto::mesh::audit::v1::{AuditEntry, TriggerActed};
 use mesh_events::proto::mesh::event::v1::Owner;
 use mesh_events::{Event, EventType, timestamp};
 use mesh_runtime::api::{Caller, Role};
@@ -13,6 +17,7 @@ use mesh_testkit::fixtures::{CLUSTER, ended, job, job_event};
 use mesh_testkit::service::TestService;
 pub use mesh_testkit::service::{admin_bus as bus, publish};
 use mesh_testkit::{NatsServer, wait_for};
+use prost::Message as _;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tower::ServiceExt as _;
@@ -164,6 +169,25 @@ impl Trigger {
     /// Ends abruptly, as after SIGKILL.
     pub async fn kill(self) {
         self.0.kill().await;
+    }
+}
+
+/// What the audit has of an event's runs, in order.
+pub async fn audit(bus: &Bus, event_id: &str) -> Vec<TriggerActed> {
+    let subject = "mesh.*.audit.trigger".to_owned();
+    let mut stored = bus.stored_messages(MESH_AUDIT, subject);
+    let mut found = Vec::new();
+    loop {
+        let messages = stored.next().await.unwrap();
+        if messages.is_empty() {
+            return found;
+        }
+        for message in messages {
+            match AuditEntry::decode(&*message.body).unwrap().act {
+                Some(Act::Trigger(act)) if act.event_id == event_id => found.push(act),
+                _ => {}
+            }
+        }
     }
 }
 

@@ -1,8 +1,9 @@
 //! `[action]` of a rule.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::Path;
+use std::time::Duration;
 
 use event_filter::Template;
 use serde::Deserialize;
@@ -12,12 +13,16 @@ use slurm_submit::JobFields;
 use slurm_types::parse_mem_mib;
 
 use super::Check;
-use crate::domain::action::{Action, JobAct, JobVerb, PublishAction, SubmitAction};
+use crate::domain::action::{Action, JobAct, JobVerb, NotifyAction, PublishAction, SubmitAction};
+use crate::domain::approval::Approval;
 use crate::domain::message::named;
 use crate::domain::retry::RetryPolicy;
 
 /// Slurm's own limit for scripts is 4 MiB.
 const MAX_SCRIPT_BYTES: u64 = 1024 * 1024;
+const MIN_APPROVAL: Duration = Duration::from_secs(1);
+/// Within the retention of runs.
+const MAX_APPROVAL: Duration = Duration::from_secs(7 * 86_400);
 const ENVIRONMENT_PREFIX: &str = "MESH_EVENT_";
 /// Fields that `update` changes.
 const CHANGEABLE: [&str; 5] = ["time", "memory", "nodes", "partition", "exclude"];
@@ -31,6 +36,8 @@ struct Text(String);
 struct ActionConfig {
     submit: Option<String>,
     publish: Option<String>,
+    notify: Option<Text>,
+    approve: Option<ApproveConfig>,
     data: BTreeMap<String, Text>,
     act: Vec<(JobVerb, String)>,
     retry: Option<RetryConfig>,
@@ -39,6 +46,25 @@ struct ActionConfig {
     args: Vec<Text>,
     environment: BTreeMap<String, Text>,
     fields: BTreeMap<String, Template>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct ApproveConfig {
+    by: BTreeSet<String>,
+    #[serde(with = "humantime_serde")]
+    within: Duration,
+    not_requester: bool,
+}
+
+impl Default for ApproveConfig {
+    fn default() -> Self {
+        Self {
+            by: BTreeSet::new(),
+            within: Duration::from_secs(86_400),
+            not_requester: false,
+        }
+    }
 }
 
 #[derive(Debug, Deserialize)]
@@ -63,8 +89,9 @@ impl Check {
     pub(super) fn action(
         &mut self,
         written: BTreeMap<String, Value>,
+        owner: &str,
         scripts: &Path,
-    ) -> Option<Action> {
+    ) -> Option<(Action, Option<Approval>)> {
         let mut config = ActionConfig::default();
         for (key, value) in written {
             let path = format!("action.{key}");
@@ -72,19 +99,29 @@ impl Check {
                 self.fault(&path, fault);
             }
         }
+        let approval = config.approve.take();
+        let approval = approval.map(|approve| self.approval(approve, owner));
+        let action = self.verb(config, scripts)?;
+        Some((action, approval))
+    }
+
+    /// The one thing that the action does.
+    fn verb(&mut self, mut config: ActionConfig, scripts: &Path) -> Option<Action> {
         let verbs = config.act.len()
             + usize::from(config.submit.is_some())
             + usize::from(config.publish.is_some())
+            + usize::from(config.notify.is_some())
             + usize::from(config.retry.is_some());
         if verbs != 1 {
             self.fault(
                 "action",
-                "exactly one of submit, requeue, hold, release, cancel, signal, update, publish, retry",
+                "exactly one of submit, requeue, hold, release, cancel, signal, update, publish, notify, retry",
             );
             return None;
         }
-        if config.publish.is_none() && !config.data.is_empty() {
-            self.fault("action.data", "only with publish");
+        let has_data = config.publish.is_some() || config.notify.is_some();
+        if !has_data && !config.data.is_empty() {
+            self.fault("action.data", "only with publish and notify");
         }
         if let Some(script) = config.submit.take() {
             return self.submit(&script, config, scripts);
@@ -109,6 +146,14 @@ impl Check {
             }
             return self.publish(event_type, config.data).map(Action::Publish);
         }
+        if let Some(Text(text)) = config.notify.take() {
+            for field in config.fields.keys() {
+                self.fault(&format!("action.{field}"), "not with notify");
+            }
+            let data = self.data(config.data);
+            let text = self.template("action.notify", &text)?;
+            return Some(Action::Notify(NotifyAction { text, data: data? }));
+        }
         let (verb, job) = config.act.pop()?;
         self.act(verb, &job, config)
     }
@@ -127,6 +172,8 @@ impl Check {
         match key {
             "submit" => config.submit = Some(read(value)?),
             "publish" => config.publish = Some(read(value)?),
+            "notify" => config.notify = Some(read(value)?),
+            "approve" => config.approve = Some(read(value)?),
             "data" => config.data = read(value)?,
             "retry" => config.retry = Some(read(value)?),
             "signal_name" => config.signal_name = read(value)?,
@@ -147,7 +194,7 @@ impl Check {
             }
             _ => {
                 return Err(format!(
-                    "unknown key; there are submit, requeue, hold, release, cancel, signal, update, publish, data, retry, signal_name, batch_only, args, environment, {}",
+                    "unknown key; there are submit, requeue, hold, release, cancel, signal, update, publish, notify, data, retry, approve, signal_name, batch_only, args, environment, {}",
                     JobFields::NAMES.join(", ")
                 ));
             }
@@ -200,15 +247,41 @@ impl Check {
         if let Err(problem) = named("type", &event_type) {
             self.fault("action.publish", problem);
         }
+        Some(PublishAction {
+            event_type,
+            data: self.data(data)?,
+        })
+    }
+
+    fn data(&mut self, data: BTreeMap<String, Text>) -> Option<BTreeMap<String, Template>> {
         let mut templates = BTreeMap::new();
         for (name, Text(text)) in data {
             let template = self.template(&format!("action.data.{name}"), &text)?;
             templates.insert(name, template);
         }
-        Some(PublishAction {
-            event_type,
-            data: templates,
-        })
+        Some(templates)
+    }
+
+    fn approval(&mut self, config: ApproveConfig, owner: &str) -> Approval {
+        let ApproveConfig {
+            mut by,
+            within,
+            not_requester,
+        } = config;
+        for user in &by {
+            self.word("action.approve.by", user.clone());
+        }
+        if !(MIN_APPROVAL..=MAX_APPROVAL).contains(&within) {
+            self.fault("action.approve.within", "from 1s to 7d");
+        }
+        if by.is_empty() {
+            by.insert(owner.to_owned());
+        }
+        Approval {
+            by,
+            within,
+            not_requester,
+        }
     }
 
     fn act(&mut self, verb: JobVerb, job: &str, config: ActionConfig) -> Option<Action> {

@@ -3,9 +3,11 @@
 use chrono::Utc;
 use chrono_tz::Tz;
 use event_filter::{Expression, Filter, TypePattern};
+use mesh_events::EventType;
 use serde::Deserialize;
 
 use super::Check;
+use crate::domain::notice;
 use crate::domain::rule::{EventOwners, EventSelector};
 use crate::domain::schedule::{MissedInstants, Schedule};
 use crate::domain::source::{PUBLISHED, SourceSelector};
@@ -104,6 +106,14 @@ impl Check {
     fn events(&mut self, on: &OnConfig, owner: &str) -> Option<EventSelector> {
         let mut patterns = Vec::new();
         for text in &on.types {
+            if let Ok(kind) = text.parse::<EventType>()
+                && !notice::fires_rules(kind)
+            {
+                self.fault(
+                    "on.types",
+                    format!("no rule fires on {kind}, which rules publish"),
+                );
+            }
             match text.parse::<TypePattern>() {
                 Ok(pattern) => patterns.push(pattern),
                 Err(error) => self.fault("on.types", error),

@@ -99,6 +99,26 @@ fn faults_name_the_rule_and_the_key() {
         ),
         ("nodes = 2", "nodes = 0", "rule \"plot\": action.nodes: "),
         (
+            "nodes = 2",
+            "approve = { within = \"8d\" }",
+            "rule \"plot\": action.approve.within: from 1s to 7d",
+        ),
+        (
+            "nodes = 2",
+            "approve = { by = [\"a b\"] }",
+            "rule \"plot\": action.approve.by: ",
+        ),
+        (
+            "nodes = 2",
+            "approve = { who = [\"bob\"] }",
+            "rule \"plot\": action.approve: who: unknown field",
+        ),
+        (
+            "job.failed",
+            "user.notified",
+            "rule \"plot\": on.types: no rule fires on user.notified",
+        ),
+        (
             "owner = \"alice\"",
             "owner = \"a/b\"",
             "rule \"plot\": owner: ",
@@ -124,7 +144,18 @@ fn the_other_actions_are_read() {
     assert!(rule("signal = \"{{ job.job_id }}\"\nsignal_name = \"USR1\"").is_ok());
     assert!(rule("update = \"{{ job.job_id }}\"\ntime = \"4h\"").is_ok());
     assert!(rule("retry = { time = \"x1.5\", time_max = \"1d\" }").is_ok());
+    let notify = "notify = \"{{ job.name }}\"\ndata = { id = \"{{ job.job_id }}\" }";
+    assert_eq!(rule(notify).unwrap().approval, None);
+    let approval = rule("requeue = 7\napprove = { }")
+        .unwrap()
+        .approval
+        .unwrap();
+    assert_eq!(approval.by, ["alice".to_owned()].into());
     for refused in [
+        "approve = { }",
+        "notify = \"x\"\ntime = \"4h\"",
+        "notify = \"x\"\nargs = [\"x\"]",
+        "notify = \"x\"\npublish = \"y\"",
         "update = 7",
         "signal = 7",
         "cancel = 7\ntime = \"4h\"",

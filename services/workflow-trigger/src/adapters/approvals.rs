@@ -1,0 +1,143 @@
+//! Runs that wait for approval. Each change asks for that state: the driver and a person may decide at the same time.
+
+use chrono::{DateTime, Utc};
+use mesh_db::sql::Sql;
+use mesh_events::proto::mesh::audit::v1::TriggerActed;
+
+use super::outbox;
+use super::progress::{act, entry};
+use super::store::Store;
+use crate::domain::intent::{Intent, IntentState};
+use crate::error::Error;
+
+/// Of a paused rule nothing is approved: somebody wanted it to stop.
+const NOT_PAUSED: &str = " AND NOT EXISTS (SELECT 1 FROM rules WHERE rules.owner = intents.rule_owner AND rules.name = intents.rule_name AND paused_at IS NOT NULL)";
+
+impl Store {
+    /// Notes that the approvers were asked. The driver takes the run again when the request ends.
+    ///
+    /// # Errors
+    /// If the database refuses.
+    pub async fn asked(
+        &self,
+        intent: &Intent,
+        until: DateTime<Utc>,
+        now: DateTime<Utc>,
+    ) -> Result<bool, Error> {
+        let sql = Sql::new("UPDATE intents SET error = '', asked_at = ")
+            .bind(now.timestamp_micros())
+            .push(", next_at = ")
+            .bind(until.timestamp_micros());
+        self.waiting("store request for approval", sql, intent, Vec::new())
+            .await
+    }
+
+    /// Plans another attempt to ask the approvers.
+    ///
+    /// # Errors
+    /// If the database refuses.
+    pub async fn ask_again(
+        &self,
+        intent: &Intent,
+        words: &str,
+        at: DateTime<Utc>,
+    ) -> Result<bool, Error> {
+        let sql = Sql::new("UPDATE intents SET error = ")
+            .bind(words)
+            .push(", next_at = ")
+            .bind(at.timestamp_micros());
+        self.waiting("store request for approval", sql, intent, Vec::new())
+            .await
+    }
+
+    /// Refuses a run that nobody approved in time.
+    ///
+    /// # Errors
+    /// If the database refuses.
+    pub async fn not_approved(
+        &self,
+        intent: &Intent,
+        words: &str,
+        now: DateTime<Utc>,
+    ) -> Result<bool, Error> {
+        let sql = refusal(words, now);
+        let refused = entry(intent, IntentState::Refused.as_str(), 0, words, now);
+        self.waiting("store end of run", sql, intent, vec![refused])
+            .await
+    }
+
+    /// Approves a run: the driver does it. False if it does not wait for approval, or its rule is paused.
+    ///
+    /// # Errors
+    /// If the database refuses.
+    pub async fn approve(
+        &self,
+        intent: &Intent,
+        by: &str,
+        now: DateTime<Utc>,
+    ) -> Result<bool, Error> {
+        let at = now.timestamp_micros();
+        // The time from which its attempts are counted.
+        let sql = Sql::new("UPDATE intents SET state = 'planned', error = '', approved_by = ")
+            .bind(by)
+            .push(", created_at = ")
+            .bind(at)
+            .push(", updated_at = ")
+            .bind(at)
+            .push(", next_at = ")
+            .bind(at)
+            .push(", claimed_until = 0 WHERE state = 'approval' AND approve_until > ")
+            .bind(at)
+            .push(" AND key = ")
+            .bind(&intent.key)
+            .push(NOT_PAUSED);
+        let entries = vec![decision(intent, "approved", by, "", at)];
+        self.change("approve run", sql, entries).await
+    }
+
+    /// Rejects a run. False if it does not wait for approval.
+    ///
+    /// # Errors
+    /// If the database refuses.
+    pub async fn reject(
+        &self,
+        intent: &Intent,
+        by: &str,
+        words: &str,
+        now: DateTime<Utc>,
+    ) -> Result<bool, Error> {
+        let sql = refusal(words, now)
+            .push(", claimed_until = 0 WHERE state = 'approval' AND key = ")
+            .bind(&intent.key);
+        let refused = IntentState::Refused.as_str();
+        let entries = vec![decision(intent, refused, by, words, now.timestamp_micros())];
+        self.change("reject run", sql, entries).await
+    }
+
+    /// A change by the driver that has the run.
+    async fn waiting(
+        &self,
+        action: &'static str,
+        sql: Sql,
+        intent: &Intent,
+        others: Vec<Sql>,
+    ) -> Result<bool, Error> {
+        let sql = sql.push(", claimed_until = 0 WHERE state = 'approval' AND ");
+        self.change(action, self.claimed(sql, intent), others).await
+    }
+}
+
+fn refusal(words: &str, now: DateTime<Utc>) -> Sql {
+    Sql::new("UPDATE intents SET state = 'refused', next_at = NULL, error = ")
+        .bind(words)
+        .push(", updated_at = ")
+        .bind(now.timestamp_micros())
+}
+
+fn decision(intent: &Intent, what: &str, by: &str, words: &str, at: i64) -> Sql {
+    let acted = TriggerActed {
+        made_by: by.to_owned(),
+        ..act(intent, what, 0, words)
+    };
+    outbox::entry(&intent.cause.cluster, at, acted)
+}

@@ -11,8 +11,8 @@ pub struct LoopDisk {
     watchdog: Option<Child>,
 }
 
-/// Thaws disk `$2` when process `$1` is gone, or after a minute. No other process would, and `sync` of the whole machine waits for it.
-const WATCHDOG: &str = "timeout --foreground 60 tail --pid=\"$1\" -f /dev/null; fsfreeze --unfreeze \"$2\"; [ -d \"/proc/$1\" ] || umount -l \"$2\"";
+/// Thaws disk `$2` when process `$1` is gone, or after ten minutes. No other process would, and `sync` of the whole machine waits for it.
+const WATCHDOG: &str = "timeout --foreground 600 tail --pid=\"$1\" -f /dev/null; fsfreeze --unfreeze \"$2\"; [ -d \"/proc/$1\" ] || umount -l \"$2\"";
 /// Search path of system programs.
 const PATH: &str = "/usr/sbin:/usr/bin:/sbin:/bin";
 

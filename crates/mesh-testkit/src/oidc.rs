@@ -8,13 +8,15 @@ use std::time::{Duration, SystemTime};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use crate::Port;
+
 /// Installed by scripts/setup, relative to the root of the project.
 const MODULE: &str = ".tools/oidc/node_modules/oidc-provider/lib/index.js";
 
 /// An OIDC provider on loopback, ended when dropped.
 pub struct OidcProvider {
     folder: TempDir,
-    port: u16,
+    port: Port,
     child: Option<Child>,
     http: reqwest::Client,
 }
@@ -22,11 +24,6 @@ pub struct OidcProvider {
 impl OidcProvider {
     /// Starts a provider with new keys for RS256, ES256 and EdDSA.
     pub fn start() -> Self {
-        // Free now; if another process takes it first, the provider fails to start, and so does the test.
-        let port = std::net::TcpListener::bind("127.0.0.1:0")
-            .and_then(|listener| listener.local_addr())
-            .expect("a port on loopback")
-            .port();
         let http = reqwest::Client::builder()
             .no_proxy()
             .pool_max_idle_per_host(0)
@@ -35,7 +32,7 @@ impl OidcProvider {
             .expect("an HTTP client; call mesh_runtime::install_crypto_provider() first");
         let mut provider = Self {
             folder: tempfile::tempdir().expect("a folder"),
-            port,
+            port: Port::take(),
             child: None,
             http,
         };
@@ -55,7 +52,7 @@ impl OidcProvider {
         );
         let mut child = Command::new("node")
             .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("oidc/provider.mjs"))
-            .arg(self.port.to_string())
+            .arg(self.port.address().port().to_string())
             .arg(self.keys())
             .env("OIDC_PROVIDER", module)
             .stdin(Stdio::null())
@@ -99,7 +96,7 @@ impl OidcProvider {
 
     /// Its `iss`.
     pub fn issuer(&self) -> String {
-        format!("http://127.0.0.1:{}", self.port)
+        format!("http://{}", self.port.address())
     }
 
     /// An access token that the provider issues to a client (`alice`, `carol`, `dave`, `stranger`, `audit-1`, `admins-1`) for an audience.

@@ -82,6 +82,17 @@ impl Cluster {
             .unwrap_or_else(|_| panic!("sbatch printed {id:?}"))
     }
 
+    /// Commands for a job's script: they last until [`Self::let_go`].
+    pub fn until_let_go(&self) -> String {
+        let folder = self.folder.display();
+        format!("until [ -e {folder}/go-$SLURM_JOB_ID ]; do sleep 0.1; done")
+    }
+
+    /// Ends [`Self::until_let_go`] in the script of this job.
+    pub fn let_go(&self, job: u32) {
+        std::fs::write(self.folder.join(format!("go-{job}")), "").unwrap();
+    }
+
     /// Waits until squeue shows a job (or one of its tasks) in a state.
     pub async fn wait_state(&self, job: u32, state: &str) {
         let id = job.to_string();

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use mesh_testkit::{wait_until, write_private};
+use mesh_testkit::{Port, wait_until, write_private};
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::process::Command;
@@ -14,9 +14,8 @@ use crate::mesh::{DEADLINE, Mesh};
 async fn foreign_connections_leave_room_for_slurms_commands() {
     let (cluster, _guard) = cluster::shared().await;
     let mesh = Mesh::start().await;
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    drop(listener);
+    let port = Port::take();
+    let address = port.address();
     let settings = format!(
         "poll_interval = \"500ms\"\n[mesh.api]\nlisten = \"{address}\"\ntoken_file = \"token\""
     );

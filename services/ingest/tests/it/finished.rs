@@ -8,12 +8,9 @@ use mesh_testkit::wait_for;
 
 use crate::cluster::{self, Cluster};
 use crate::doorbell::ring;
-use crate::forged::field;
+use crate::forged::{field, wait_restarts};
 use crate::mesh::{DEADLINE, Mesh, payload};
 use crate::stand_in::{POLL, StandIn};
-
-/// The first run fails at once, the next one continues.
-const SCRIPT: &str = "[ \"${SLURM_RESTART_COUNT:-0}\" -gt 0 ] && sleep 300; sleep 1; exit 3";
 
 /// A job whose first run was seen to start, and slurmctld's data of its end before it was requeued. Ingest is stopped from its start on.
 struct Requeued {
@@ -25,9 +22,15 @@ struct Requeued {
 
 async fn requeued_unseen(mesh: &Mesh, cluster: &Cluster, settings: &str) -> Requeued {
     let ingest = mesh.ingest(cluster, settings).await.ready().await;
-    let job = cluster.sbatch(&["--requeue"], SCRIPT).await;
-    mesh.wait_passed(job, "submitted").await;
+    // The first run fails once ingest is stopped, the next one continues.
+    let script = format!(
+        "[ \"${{SLURM_RESTART_COUNT:-0}}\" -gt 0 ] && sleep 300; {}; exit 3",
+        cluster.until_let_go()
+    );
+    let job = cluster.sbatch(&["--requeue"], &script).await;
+    mesh.wait_history(job, "submitted started").await;
     ingest.stop().await;
+    cluster.let_go(job);
     cluster.wait_state(job, "FAILED").await;
     let [submit, start, end] = [
         field(cluster, job, "SubmitTime").await,
@@ -305,11 +308,11 @@ async fn a_run_that_waited_only_while_the_one_before_was_looked_up_is_continued_
     // Accounting answers without rows while the second run waits and ends.
     stand_in.override_output("sacct", "exit 0");
     cluster.run("root", &["scontrol", "requeue", &id]).await;
-    cluster.wait_state(job, "PENDING").await;
+    wait_restarts(cluster, job, 1).await;
     stand_in.wait_calls(POLL, 3).await;
     cluster.wait_state(job, "RUNNING").await;
     cluster.run("root", &["scontrol", "requeue", &id]).await;
-    cluster.wait_state(job, "PENDING").await;
+    wait_restarts(cluster, job, 2).await;
     stand_in.wait_calls(POLL, 3).await;
     // It has the first run before it has the second.
     let only_first = format!("\"$real\" \"$@\" | grep {first}; exit 0");

@@ -37,6 +37,15 @@ pub async fn field(cluster: &Cluster, job: u32, name: &str) -> String {
         .to_owned()
 }
 
+/// Waits until a job was requeued this many times. Unlike its state, which is PENDING for a few seconds only, that remains so.
+pub async fn wait_restarts(cluster: &Cluster, job: u32, restarts: u32) {
+    let restarts = restarts.to_string();
+    wait_for("it is in its next run", DEADLINE, async || {
+        (field(cluster, job, "Restarts").await == restarts).then_some(())
+    })
+    .await;
+}
+
 /// Rings like jobcomp for a run; `fields` override the defaults.
 async fn ring_end(mesh: &Mesh, job: u32, submit: i64, fields: &[(&str, &str)]) {
     let (id, submit) = (job.to_string(), submit.to_string());
@@ -212,7 +221,7 @@ async fn an_earlier_run_known_only_to_accounting_is_published_as_recorded_there(
     cluster
         .run("root", &["scontrol", "requeue", &job.to_string()])
         .await;
-    cluster.wait_state(job, "PENDING").await;
+    wait_restarts(cluster, job, 1).await;
     ring_end(&mesh, job, submit, &[("JOBSTATE", "TIMEOUT")]).await;
     mesh.wait_event("the end of its first run", |event| {
         event.r#type == "job.requeued" && event.job().unwrap().job_id == job
@@ -264,23 +273,25 @@ async fn an_end_hidden_by_the_record_is_observed_only_if_a_record_shows_its_kind
     let cluster = Cluster::up(&knobs).await;
     let mesh = Mesh::start().await;
     let stand_in = StandIn::new(&cluster);
-    let settings = format!("{SLOW}\nusage_delay = \"1s\"");
+    let settings = format!("{SLOW}\nusage_delay = \"1s\"\nmissing_record_timeout = \"90s\"");
     let ingest = mesh
         .ingest_through(&stand_in, &cluster, &settings)
         .await
         .ready()
         .await;
-    let run = async |script: &str| {
-        let job = cluster.sbatch(&[], script).await;
+    let run = async |exit: u32| {
+        let script = format!("{}; exit {exit}", cluster.until_let_go());
+        let job = cluster.sbatch(&[], &script).await;
         cluster.wait_state(job, "RUNNING").await;
         ring(&mesh, "PrologSlurmctld", job, &[]).await;
         mesh.wait_history(job, "submitted started").await;
+        cluster.let_go(job);
         cluster.wait_state(job, "COMPLETING").await;
         job
     };
     // Accounting, which has an end while the epilogs run, fails at first.
     stand_in.override_output("sacct", "exit 1");
-    let failed = run("sleep 3; exit 3").await;
+    let failed = run(3).await;
     ring_end_of(&mesh, &cluster, failed, "FAILED", "3:0").await;
     mesh.wait_history(failed, "submitted started failed").await;
     assert_eq!(
@@ -288,11 +299,7 @@ async fn an_end_hidden_by_the_record_is_observed_only_if_a_record_shows_its_kind
         Confidence::Observed
     );
     // The exit code exposes one lie, and the reason the other. The third is of a run that has ended, and whose record does not say how.
-    let (code, reason, lied) = (
-        run("sleep 3; exit 4").await,
-        run("sleep 3; exit 5").await,
-        run("sleep 3").await,
-    );
+    let (code, reason, lied) = (run(4).await, run(5).await, run(0).await);
     ring_end_of(&mesh, &cluster, code, "COMPLETED", "0:0").await;
     ring_end_of(&mesh, &cluster, reason, "CANCELLED", "5:0").await;
     ring_end_of(&mesh, &cluster, lied, "CANCELLED", "0:0").await;
@@ -308,7 +315,7 @@ async fn an_end_hidden_by_the_record_is_observed_only_if_a_record_shows_its_kind
     assert_eq!(payload(&corrected).corrects, published.id);
     assert_eq!(corrected.job().unwrap().state, "COMPLETED");
     // Accounting that answers late is asked before the end is inferred.
-    let honest = run("sleep 3").await;
+    let honest = run(0).await;
     let answers = chrono::Utc::now().timestamp() + 13;
     stand_in.override_output("sacct", &format!("[ $(date +%s) -ge {answers} ] || exit 1"));
     ring_end_of(&mesh, &cluster, honest, "COMPLETED", "0:0").await;

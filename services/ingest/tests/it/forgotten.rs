@@ -9,7 +9,7 @@ use mesh_testkit::wait_for;
 use tokio::sync::{Mutex, MutexGuard};
 
 use crate::cluster::Cluster;
-use crate::mesh::{Mesh, payload};
+use crate::mesh::{DEADLINE, Mesh, payload};
 use crate::stand_in::StandIn;
 
 const FAST: &str = "poll_interval = \"500ms\"";
@@ -79,6 +79,13 @@ async fn jobs_purged_by_slurmctld_are_published_from_accounting() {
     cluster
         .run("root", &["scontrol", "requeue", &requeued.to_string()])
         .await;
+    // Or it would run again some seconds later.
+    let id = format!("JobId={requeued}");
+    wait_for("its next run waits", DEADLINE, async || {
+        let later = ["scontrol", "update", &id, "StartTime=now+1hour"];
+        cluster.attempt("root", &later).await.ok()
+    })
+    .await;
     cluster.wait_state(requeued, "PENDING").await;
     cluster
         .run(
@@ -125,15 +132,17 @@ async fn an_absence_is_pending_until_accounting_answers_across_restarts() {
     cluster.wait_state(unseen, "FAILED").await;
     cluster.run("alice", &["scancel", &known.to_string()]).await;
     wait_all_purged(cluster).await;
+    let mut seen = Vec::new();
     for restart in 0..2 {
         let ingest = mesh.ingest(cluster, &settings).await.ready().await;
         mesh.wait_event("slurmdbd is down", |event| {
             event.r#type == "capture.source_down"
         })
         .await;
-        // Polls continue and move the watermark.
-        let seen = cluster.sbatch(&[], "sleep 2").await;
-        mesh.wait_history(seen, "submitted started completed").await;
+        // Polls continue and move the watermark. The end of a job that slurmctld purges so soon might not be seen.
+        let next = cluster.sbatch(&[], "sleep 300").await;
+        mesh.wait_history(next, "submitted started").await;
+        seen.push(next.to_string());
         if restart == 0 {
             ingest.crash().await;
             continue;
@@ -160,6 +169,9 @@ async fn an_absence_is_pending_until_accounting_answers_across_restarts() {
         })
         .await;
         ingest.stop().await;
+    }
+    for job in &seen {
+        cluster.run("alice", &["scancel", job]).await;
     }
     mesh.assert_no_duplicates();
     // Accounting had not answered, so nothing could be reported as missing from it.

@@ -3,9 +3,10 @@
 
 use mesh_events::proto::mesh::capture::v1::CaptureEvent;
 use mesh_events::proto::mesh::event::v1::event::Payload;
+use mesh_testkit::wait_for;
 
 use crate::cluster;
-use crate::mesh::Mesh;
+use crate::mesh::{DEADLINE, Mesh};
 use crate::stand_in::{POLL, StandIn};
 
 /// Timeouts so short that a trusted lie shows quickly.
@@ -143,6 +144,13 @@ async fn a_command_that_hangs_is_a_source_that_is_down_until_it_answers() {
     let stand_in = StandIn::new(cluster);
     let ingest = mesh.ingest_through(&stand_in, cluster, FAST).await;
     let ingest = ingest.ready().await;
+    // A busy machine may have had other outages, before.
+    let before = mesh.events().len();
+    let later = |accept: &dyn Fn(&mesh_events::Event) -> bool| {
+        let mut events = mesh.events().split_off(before);
+        events.retain(accept);
+        events
+    };
     stand_in.override_output("squeue", "exec sleep 1000");
     let of_slurmctld = |kind: &'static str| {
         move |event: &mesh_events::Event| {
@@ -151,16 +159,25 @@ async fn a_command_that_hangs_is_a_source_that_is_down_until_it_answers() {
         }
     };
     let is_down = of_slurmctld("capture.source_down");
-    let down = mesh.wait_event("slurmctld is down", is_down).await;
-    let message = &capture(&down).unwrap().message;
-    assert!(message.contains("squeue"), "{message}");
+    let is_down_by_squeue = |event: &mesh_events::Event| {
+        let names = |outage: &CaptureEvent| outage.message.contains("squeue");
+        is_down(event) && capture(event).is_some_and(names)
+    };
+    wait_for("slurmctld is down by squeue", DEADLINE, async || {
+        later(&is_down_by_squeue).pop()
+    })
+    .await;
     stand_in.wait_calls(POLL, 2).await;
-    let published = mesh.events();
-    let downs = published.iter().filter(|event| is_down(event));
-    assert_eq!(downs.count(), 1, "once per change, not per failure");
+    let downs = later(&is_down_by_squeue);
+    assert_eq!(downs.len(), 1, "once per change, not per failure");
     stand_in.truth("squeue");
-    mesh.wait_event("slurmctld is up", of_slurmctld("capture.source_up"))
-        .await;
+    let is_up = of_slurmctld("capture.source_up");
+    wait_for("slurmctld is up", DEADLINE, async || {
+        let mut changes =
+            later(&|event: &mesh_events::Event| is_down_by_squeue(event) || is_up(event));
+        changes.pop().filter(is_up)
+    })
+    .await;
     ingest.stop().await;
 }
 

@@ -163,7 +163,10 @@ impl Mesh {
     }
 
     pub fn identities(&self, text: &str) {
-        std::fs::write(self.folder.path().join("identities.toml"), text).unwrap();
+        // Atomically, because ingest may be reading it.
+        let new = self.folder.path().join("identities.new");
+        std::fs::write(&new, text).unwrap();
+        std::fs::rename(new, self.folder.path().join("identities.toml")).unwrap();
     }
 
     /// Returns all events so far.

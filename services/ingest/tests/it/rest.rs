@@ -161,8 +161,11 @@ async fn usage_has_the_exit_code_after_a_restart() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_end_that_accounting_has_first_waits_for_its_exit_code() {
     let folder = tempfile::tempdir().unwrap();
-    let epilog = folder.path().join("epilog");
-    script(&epilog, "sleep 10");
+    let (epilog, go) = (folder.path().join("epilog"), folder.path().join("go"));
+    script(
+        &epilog,
+        &format!("until [ -e {} ]; do sleep 0.1; done", go.display()),
+    );
     let conf = folder.path().join("conf");
     std::fs::write(&conf, format!("Epilog={}\n", epilog.display())).unwrap();
     let knobs = [
@@ -175,14 +178,21 @@ async fn an_end_that_accounting_has_first_waits_for_its_exit_code() {
     let begin = Utc::now();
     let mesh = Mesh::start().await;
     let ingest = mesh.ingest_over_rest(&cluster, FAST).await.ready().await;
-    let seen = cluster.sbatch(&[], "sleep 2; exit 3").await;
+    let fail = |code: u32| format!("{}; exit {code}", cluster.until_let_go());
+    let seen = cluster.sbatch(&[], &fail(3)).await;
     published_over_rest(&mesh, seen, "submitted started").await;
     ingest.stop().await;
-    let unseen = cluster.sbatch(&[], "exit 4").await;
+    let unseen = cluster.sbatch(&[], &fail(4)).await;
+    // A node whose epilogs run takes no other job.
+    cluster.wait_state(unseen, "RUNNING").await;
+    for job in [seen, unseen] {
+        cluster.let_go(job);
+    }
     cluster.wait_state(seen, "COMPLETING").await;
     cluster.wait_state(unseen, "COMPLETING").await;
     // The catch-up reads accounting at once.
     let ingest = mesh.ingest_over_rest(&cluster, FAST).await.ready().await;
+    std::fs::write(&go, "").unwrap();
     for (job, code) in [(seen, 3), (unseen, 4)] {
         published_over_rest(&mesh, job, "submitted started failed").await;
         let end = mesh.last(job, "job.failed");

@@ -27,7 +27,7 @@ async fn a_thousand_jobs_and_a_large_array_cancelled_at_once_are_published_once_
 
     // One task runs, the rest never become jobs of their own.
     let tasks = format!("--array=0-{LAST_TASK}%1");
-    let array = cluster.sbatch(&[&tasks], "sleep 300").await;
+    let array = cluster.sbatch(&[&tasks, "--time=1-0"], "sleep 80000").await;
     mesh.wait_history(array, "submitted | started").await;
     let submit = format!(
         "for n in {{1..{JOBS}}}; do sbatch --parsable --hold --mem=10 --output=/dev/null --wrap=true; done"

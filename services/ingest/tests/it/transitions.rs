@@ -14,7 +14,7 @@ use crate::cluster::{Cluster, NAME};
 use crate::mesh::{Mesh, payload};
 
 const SETTINGS: &str =
-    "poll_interval = \"500ms\"\nusage_delay = \"1s\"\nmissing_record_timeout = \"5s\"";
+    "poll_interval = \"500ms\"\nusage_delay = \"1s\"\nmissing_record_timeout = \"90s\"";
 /// `spare`: jobs in it are cancelled, not requeued, when the partition `cpu` needs the node.
 const CONF: &str = "PartitionName=spare Nodes=n[1-2] PriorityTier=1 PreemptMode=CANCEL MaxTime=1:00:00 DefaultTime=10:00 State=UP
 DependencyParameters=kill_invalid_depend

@@ -80,7 +80,7 @@ async fn misbehave(mut stream: TcpStream, badness: Badness, sent: Arc<AtomicUsiz
 
 /// A single attempt with a long timeout, so that a busy machine cannot end it before the good receiver was served.
 fn patient(name: &str, url: &str) -> String {
-    signed(name, url, "max_attempts = 1").replace("timeout = \"30s\"", "timeout = \"10s\"")
+    signed(name, url, "max_attempts = 1")
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -114,7 +114,7 @@ async fn many_that_hang_use_up_what_all_have_together_and_keep_nobody_out() {
     let hung = hang.received();
     let at_first = hung
         .iter()
-        .filter(|request| request.at - hung[0].at < Duration::from_secs(15));
+        .filter(|request| request.at - hung[0].at < Duration::from_secs(25));
     assert_eq!(at_first.count(), 5 + 3);
 }
 
@@ -151,11 +151,11 @@ async fn hanging_and_dripping_receivers_are_given_up_at_the_deadline_and_others_
             .to_string()
     };
     assert!(
-        error("hang").await.contains("no answer within 10s"),
+        error("hang").await.contains("no answer within 30s"),
         "{}",
         error("hang").await
     );
-    assert!(error("headers").await.contains("no answer within 10s"));
+    assert!(error("headers").await.contains("no answer within 30s"));
     assert!(
         error("body").await.contains("status 500"),
         "its status had arrived: {}",

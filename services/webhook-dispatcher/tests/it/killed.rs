@@ -84,19 +84,22 @@ async fn one_on_a_file_that_is_killed_again_and_again_repeats_only_what_was_unde
         done.append(&mut started(&mesh, first..first + 20).await);
         let mut file = mesh.outsider().await;
         wait_until("outcomes on disk", DEADLINE, async || {
-            let sql = "SELECT COUNT(*) FROM deliveries WHERE state = 'delivered'";
-            let count: i64 = sqlx::query_scalar(sql).fetch_one(&mut file).await.unwrap();
-            usize::try_from(count).unwrap() >= done.len()
+            // Not only their number: some that were in flight at the last kill are delivered meanwhile as well.
+            let sql = "SELECT event_id FROM deliveries WHERE state = 'delivered'";
+            let ids: Vec<String> = sqlx::query_scalar(sql).fetch_all(&mut file).await.unwrap();
+            let on_disk: BTreeSet<String> = ids.into_iter().collect();
+            on_disk.is_superset(&done)
         })
         .await;
         // Deliveries that are in flight: none has a response when the dispatcher is killed.
         receiver.answer_always(slowly(Duration::from_secs(3)));
-        let before = receiver.received().len();
-        under_way.append(&mut started(&mesh, first + 20..first + 35).await);
+        let mut new = started(&mesh, first + 20..first + 35).await;
         wait_until("requests under way", DEADLINE, async || {
-            receiver.received().len() > before + 5
+            let requested = ids(&receiver.received());
+            requested.iter().filter(|id| new.contains(*id)).count() > 5
         })
         .await;
+        under_way.append(&mut new);
         dispatcher.replace();
     }
     receiver.answer_always(CannedResponse::status(204));
@@ -183,6 +186,7 @@ async fn two_lose_nothing_when_postgresql_is_killed_again_and_again() {
     let _dispatchers: Vec<Dispatcher> = (0..2).map(|n| Dispatcher::start(&config, n)).collect();
     mesh.wait_for_positions(ENDPOINTS).await;
     mesh.wait_for_replicas(2, ENDPOINTS).await;
+    let shared = mesh.changes_of_hands().await;
     let mut audit = mesh
         .listen::<AuditEntry>("mesh.testbed.audit.delivery")
         .await;
@@ -201,9 +205,11 @@ async fn two_lose_nothing_when_postgresql_is_killed_again_and_again() {
     until(&mesh, &receiver, "every event at every endpoint", &expected).await;
     audited(&mut audit, expected.len()).await;
     let repeated = receiver.received().len() - delivered(&receiver).len();
+    // On a busy machine a dispatcher may be late and lose leases, whose requests in flight are repeated as well.
+    let changes = mesh.changes_of_hands().await - shared;
     assert!(
-        repeated <= KILLS * ENDPOINTS * CONCURRENCY,
-        "{repeated} repeated, more than were under way"
+        repeated <= (KILLS * ENDPOINTS + changes) * CONCURRENCY,
+        "{repeated} repeated, more than were under way at the kills and {changes} changes"
     );
 }
 
@@ -307,7 +313,8 @@ async fn told_to_end_it_finishes_what_is_under_way_and_the_next_one_goes_on_at_o
     let config = mesh.write_config(&[text]);
     let mut dispatcher = Dispatcher::start(&config, 0);
     mesh.wait_for_positions(1).await;
-    let expected = started(&mesh, 1..31).await;
+    // More than a slow machine can deliver before it is told to end.
+    let expected = started(&mesh, 1..301).await;
     wait_until("requests under way", DEADLINE, async || {
         receiver.received().len() >= 4
     })

@@ -251,7 +251,8 @@ async fn tests_are_bounded_as_deliveries_are() {
     };
 
     receiver.answer_next([CannedResponse {
-        delay: Duration::from_secs(3),
+        // Until all others were refused.
+        delay: Duration::from_secs(20),
         ..CannedResponse::status(204)
     }]);
     let tests = join_all((0..40).map(|_| test("slow"))).await;

@@ -136,18 +136,18 @@ async fn the_key_of_secrets_may_be_in_the_environment() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slow_receivers_do_not_hold_up_a_stop() {
-    const DRAIN: Duration = Duration::from_secs(4);
+    const DRAIN: Duration = Duration::from_secs(20);
     let receiver = WebhookReceiver::start().await;
     let mesh = Mesh::without_dispatcher().await;
     let config = mesh.write_config(&[signed("pipeline", &receiver.url("/"), "")]);
     let text = std::fs::read_to_string(&config).unwrap();
-    let text = text.replacen("[mesh]", "[mesh]\ndrain_deadline = \"4s\"", 1);
+    let text = text.replacen("[mesh]", "[mesh]\ndrain_deadline = \"20s\"", 1);
     std::fs::write(&config, text).unwrap();
     let mut dispatcher = Dispatcher::start(&config, 0);
     mesh.wait_for_positions(1).await;
     // One of them is a retry when it stops, the others come from the bus.
     let slow = CannedResponse {
-        delay: Duration::from_secs(25),
+        delay: Duration::from_secs(30),
         ..CannedResponse::status(204)
     };
     receiver.answer_next([CannedResponse::status(503)]);
@@ -183,14 +183,14 @@ async fn slow_receivers_do_not_hold_up_a_stop() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_database_that_hangs_does_not_hold_up_a_stop() {
-    const DRAIN: Duration = Duration::from_secs(4);
+    const DRAIN: Duration = Duration::from_secs(20);
     let receiver = WebhookReceiver::start().await;
     let postgres = Postgres::start().await;
     let mut mesh = Mesh::without_dispatcher().await;
     mesh.database = postgres.create_database();
     let config = mesh.write_config(&[signed("pipeline", &receiver.url("/"), "")]);
     let text = std::fs::read_to_string(&config).unwrap();
-    let text = text.replacen("[mesh]", "[mesh]\ndrain_deadline = \"4s\"", 1);
+    let text = text.replacen("[mesh]", "[mesh]\ndrain_deadline = \"20s\"", 1);
     std::fs::write(&config, text).unwrap();
     let mut dispatcher = Dispatcher::start(&config, 0);
     mesh.wait_for_positions(1).await;

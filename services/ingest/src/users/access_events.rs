@@ -53,6 +53,7 @@ impl AccessEventContext<'_> {
             transaction: by.map_or(0, |entry| entry.id),
             login: None,
             quota: None,
+            notice: None,
         };
         let occurred = by.and_then(|entry| DateTime::from_timestamp(entry.time.as_secs(), 0));
         Event {

@@ -312,7 +312,7 @@ async fn key_figures_of_the_ledger_agree_with_the_counters_and_with_sacct() {
     let mut answer = serde_json::Value::Null;
     let complete = wait_for("the ledger has the same figures", PATIENCE, async || {
         let output = mesh.smesh(&["--json", "stats", "--kpi"]).await?;
-        answer = serde_json::from_slice(&output.stdout)?;
+        answer = serde_json::from_slice(&output.stdout).unwrap_or_default();
         let is_same = |(name, value): (&str, f64)| {
             let figure = answer["rows"][0][name].as_f64();
             figure.is_some_and(|figure| (figure - value).abs() < 1e-9)

@@ -193,6 +193,8 @@ impl<S: JobQueries> CatchUp<S> {
         loop {
             match unless_stopped(&self.shutdown, ask(part.to_vec())).await? {
                 Ok(_) if std::mem::take(&mut unavailable) => {
+                    // It answers again: a failure after this is the first one.
+                    failures = 0;
                     self.slurmdbd.up(RequestCost::Heavy).await?;
                     self.pause(SLURMDBD_BACKLOG_WAIT).await?;
                 }

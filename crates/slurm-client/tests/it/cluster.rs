@@ -27,7 +27,7 @@ impl Cluster {
             conf: Some(self.0.conf()),
             bin_dir: Some(self.0.commands()),
             // On a busy machine a command may take longer than its default.
-            command_timeout: std::time::Duration::from_secs(120),
+            command_timeout: Duration::from_secs(120),
             ..Config::default()
         }
     }

@@ -313,7 +313,7 @@ async fn told_to_end_it_finishes_what_is_under_way_and_the_next_one_goes_on_at_o
     let config = mesh.write_config(&[text]);
     let mut dispatcher = Dispatcher::start(&config, 0);
     mesh.wait_for_positions(1).await;
-    // More than a slow machine can deliver before it is told to end.
+    // More than a slow machine can deliver before it gets the signal.
     let expected = started(&mesh, 1..301).await;
     wait_until("requests under way", DEADLINE, async || {
         receiver.received().len() >= 4

@@ -11,7 +11,7 @@ mod tests {
     const fn producers(category: Category) -> &'static [&'static str] {
         match category {
             Category::Job => &["ingest"],
-            Category::User => &["ingest", "cost-engine"],
+            Category::User => &["ingest", "cost-engine", "workflow-trigger"],
             Category::Capture => &["ingest", "ledger"],
             Category::Node => &["node-watcher"],
             Category::Cost => &["cost-engine"],

@@ -19,7 +19,7 @@ impl Bus {
         self.declare_catalogue(|_| true).await
     }
 
-    /// As [`Self::provision`], of the streams with these names only. That of a bucket is `KV_<bucket>`.
+    /// As [`Self::provision`], with these streams and buckets only. The stream of a bucket is `KV_<bucket>`.
     pub(crate) async fn declare_catalogue(
         &self,
         is_wanted: impl Fn(&str) -> bool,
@@ -37,10 +37,7 @@ impl Bus {
             }
         }
         self.retire_legacy_consumers().await?;
-        let wanted = CONSUMERS
-            .iter()
-            .filter(|consumer| is_wanted(consumer.stream));
-        for consumer in wanted.filter(|consumer| !consumer.per_cluster) {
+        for consumer in CONSUMERS.iter().filter(|consumer| !consumer.per_cluster) {
             self.declare(consumer, "").await?;
         }
         let is_wanted_bucket =

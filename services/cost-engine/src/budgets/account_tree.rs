@@ -35,6 +35,11 @@ impl AccountTree {
         parents.insert(one.account, one.parent);
     }
 
+    /// True if no account is known.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     fn has(&self, one: &AccountParent) -> bool {
         let parents = self.0.get(&one.cluster);
         parents.and_then(|parents| parents.get(&one.account)) == Some(&one.parent)

@@ -115,6 +115,8 @@ impl BudgetEvaluator {
             true => self.store.account_tree().await?,
             false => AccountTree::default(),
         };
+        // What the database has of the tree before it was ever read counts too little.
+        let is_tree_known = !tree.is_empty();
         let is_daily_due = self.daily.valid.as_ref().is_none_or(|(of, of_tree, at)| {
             !Arc::ptr_eq(of, &budgets)
                 || *of_tree != tree
@@ -158,6 +160,9 @@ impl BudgetEvaluator {
             states.entry(state.budget.clone()).or_default().push(state);
         }
         let is_changed = |one: &&Evaluated<'_>| {
+            if one.0.has_subtree() && !is_tree_known {
+                return false;
+            }
             let known = states.get(&one.0.name).map_or(&[][..], Vec::as_slice);
             let (states, events) = published(one, known, &facts.people, &clusters, time);
             !events.is_empty() || states.iter().any(|state| !known.contains(state))

@@ -235,6 +235,8 @@ impl<S: JobQueries> CatchUp<S> {
             let pause = match unless_stopped(&self.shutdown, self.slurm.accounting(&window)).await?
             {
                 Ok(_) if std::mem::take(&mut unavailable) => {
+                    // It answers again: a failure after this is the first one.
+                    failures = 0;
                     self.slurmdbd.up(RequestCost::Heavy).await?;
                     *stride = WindowSize::new();
                     SLURMDBD_BACKLOG_WAIT

@@ -131,11 +131,12 @@ impl Collector {
         let core = &mut *core;
         // Runs in the accounting backlog must be recognized as published.
         let published_until = core.meta.watermark;
-        core.expire_waiting(published_until);
-        let oldest = core
+        let caught_up_until = core
             .meta
             .backlog_from
-            .map_or(published_until, |pending| pending.min(published_until))
+            .map_or(published_until, |pending| pending.min(published_until));
+        core.expire_waiting(caught_up_until);
+        let oldest = caught_up_until
             - i64::try_from(self.config.ended_run_retention.as_secs()).unwrap_or(i64::MAX);
         // Runs seen while the clock was ahead count as seen at this poll.
         let newest = published_until.saturating_add(MAX_CLOCK_SKEW_SECS);

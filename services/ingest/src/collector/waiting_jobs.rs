@@ -256,10 +256,11 @@ impl Core {
         }
     }
 
-    /// Removes jobs that no source has shown for so long that every lookup of them has ended. `now` is in Unix seconds.
-    pub(super) fn expire_waiting(&mut self, now: i64) {
+    /// Removes jobs that no source has shown for so long that every lookup of them has ended. `caught_up_until`, in Unix seconds, is
+    /// the time until which everything was read: what waits during an outage stays.
+    pub(super) fn expire_waiting(&mut self, caught_up_until: i64) {
         let max_age = Duration::from_secs(MAX_AGE.num_seconds().unsigned_abs());
-        let oldest = now.saturating_sub(MAX_AGE.num_seconds());
+        let oldest = caught_up_until.saturating_sub(MAX_AGE.num_seconds());
         let mut removed = match DateTime::from_timestamp(oldest, 0) {
             Some(oldest) => self.waiting.deferred.remove_older_than(oldest),
             None => Vec::new(),

@@ -93,8 +93,8 @@ pub fn confirm(
             // Accounting loses such a run (22.05).
             unproven(end_of(run, end), None)
         }
-        // Of one that never started, accounting has the end until it starts.
-        Some(run) if restarted_since(run, record) && !end.allocated => Confirmation::Open,
+        // Accounting has the end of one that never started until the next one starts.
+        Some(run) if restarted_since(run, record) && !end.allocated => Confirmation::UnknownRun,
         _ => Confirmation::Contradicted,
     }
 }

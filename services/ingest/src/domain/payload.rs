@@ -134,7 +134,7 @@ pub(super) fn from_accounting(
         submit_time: time(row.submit),
         eligible_time: time(row.eligible),
         start_time: time(row.start.filter(|_| allocated)),
-        end_time: time(row.end),
+        end_time: time(row.end.filter(|_| !row.has_end_of_run_before())),
         time_limit_minutes: row.time_limit.and_then(TimeLimit::minutes),
         suspended_seconds: row.suspended_secs.unwrap_or_default(),
         nodes: row.nodes.clone(),

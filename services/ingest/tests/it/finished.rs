@@ -172,10 +172,14 @@ async fn a_requeue_in_the_second_of_the_end_is_not_observed() {
     let mesh = Mesh::start().await;
     let settings = "poll_interval = \"500ms\"\nmissing_record_timeout = \"3s\"";
     let ingest = mesh.ingest(cluster, settings).await.ready().await;
-    let script = "[ \"${SLURM_RESTART_COUNT:-0}\" -gt 0 ] && sleep 300; sleep 3";
-    let job = cluster.sbatch(&["--requeue"], script).await;
-    mesh.wait_passed(job, "submitted started").await;
+    let script = format!(
+        "[ \"${{SLURM_RESTART_COUNT:-0}}\" -gt 0 ] && sleep 300; {}",
+        cluster.until_let_go()
+    );
+    let job = cluster.sbatch(&["--requeue"], &script).await;
+    mesh.wait_history(job, "submitted started").await;
     ingest.stop().await;
+    cluster.let_go(job);
     cluster.wait_state(job, "COMPLETED").await;
     let id = job.to_string();
     cluster.run("root", &["scontrol", "requeue", &id]).await;

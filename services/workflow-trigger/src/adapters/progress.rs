@@ -291,20 +291,34 @@ impl Store {
             .map(drop)
     }
 
-    /// Plans a dead letter again. False if it is none, or was refused before it was decided what to do.
+    /// Plans a dead letter again, or asks for approval again, by what it was planned with or `within` of its rule as it is now. False if it is
+    /// none, or was refused before it was decided what to do.
     ///
     /// # Errors
     /// If the database refuses.
     pub async fn redrive(
         &self,
         intent: &Intent,
+        within: Option<Duration>,
         by: &str,
         now: DateTime<Utc>,
     ) -> Result<bool, Error> {
         let at = now.timestamp_micros();
+        let planned = intent.approval.as_ref();
+        let planned = planned.and_then(|approval| approval.within.num_microseconds());
+        let within = within.and_then(|within| i64::try_from(within.as_micros()).ok());
+        let within = planned.or(within);
+        let otherwise = match within {
+            Some(_) => "approval",
+            None => "planned",
+        };
         // A job that was recorded stays: it is confirmed and released, not submitted again.
-        let sql = Sql::new("UPDATE intents SET state = CASE WHEN accepted_at IS NOT NULL THEN 'accepted' WHEN approve_within IS NOT NULL AND approved_by = '' THEN 'approval' ELSE 'planned' END, asked_at = NULL, is_firing = 1, error = '', approve_until = approve_within + ")
-            .bind(at)
+        let sql = Sql::new("UPDATE intents SET state = CASE WHEN accepted_at IS NOT NULL THEN 'accepted' ELSE ")
+            .bind(otherwise)
+            .push(" END, asked_at = NULL, approved_by = CASE WHEN accepted_at IS NOT NULL THEN approved_by ELSE '' END, is_firing = 1, error = '', approve_within = ")
+            .bind(within)
+            .push(", approve_until = ")
+            .bind(within.map(|within| at.saturating_add(within)))
             .push(", created_at = ")
             .bind(at)
             .push(", updated_at = ")

@@ -89,6 +89,7 @@ impl Api {
     fn may_approve(&self, caller: &Caller, run: &Intent) -> Result<(), Problem> {
         let rules = self.rules.borrow();
         let rule = rules.get(&run.rule.owner, &run.rule.name);
+        let rule = rule.filter(|rule| !rule.dry_run);
         let approval = rule.and_then(|rule| rule.approval.as_ref());
         let nobody = BTreeSet::new();
         let decider = Decider {
@@ -108,7 +109,7 @@ impl Api {
             return Err(match decider.is_admin {
                 true => Problem::new(
                     StatusCode::CONFLICT,
-                    "the rule does not exist any more, or has no approval",
+                    "the rule does not exist any more, is a dry run, or has no approval",
                 ),
                 false => Problem::forbidden(NoRight::NoApprover.to_string()),
             });

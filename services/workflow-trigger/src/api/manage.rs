@@ -215,13 +215,17 @@ pub(super) async fn redrive(
     uses(&caller, &run.rule)?;
     let rules = std::sync::Arc::clone(&api.rules.borrow());
     let rule = rules.get(&run.rule.owner, &run.rule.name);
-    if rule.is_none_or(|rule| rule.dry_run) {
+    let Some(rule) = rule.filter(|rule| !rule.dry_run) else {
         return Err(Problem::new(
             StatusCode::CONFLICT,
             "the rule does not exist any more, or is a dry run",
         ));
-    }
-    let redriven = api.store.redrive(&run, &caller.name, Utc::now()).await;
+    };
+    let within = rule.approval.as_ref().map(|approval| approval.within);
+    let redriven = api
+        .store
+        .redrive(&run, within, &caller.name, Utc::now())
+        .await;
     if !redriven.map_err(internal)? {
         return Err(Problem::new(
             StatusCode::CONFLICT,

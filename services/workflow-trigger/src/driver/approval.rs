@@ -28,9 +28,8 @@ impl Driver {
             return Ok(Step::Stored);
         };
         if !approval.is_some_and(|approval| approval.is_asked)
-            && let Err(error) = self.request_approval(intent, until).await
+            && let Err(words) = self.request_approval(intent, until).await
         {
-            let words = mesh_runtime::error_chain(&error);
             tracing::warn!(error = words, "approvers not asked, retrying");
             // Not after its end: a run whose approvers were not asked ends, too.
             let at = next_attempt(&self.config, 0, now).min(until);
@@ -43,18 +42,20 @@ impl Driver {
         Ok(Step::Stored)
     }
 
-    /// An event for each approver that the rule has now.
+    /// An event for each approver that the rule has now. Why they were not asked, if so.
     async fn request_approval(
         &self,
         intent: &Intent,
         until: chrono::DateTime<Utc>,
-    ) -> Result<(), mesh_bus::Error> {
+    ) -> Result<(), String> {
         let rules = std::sync::Arc::clone(&self.rules.borrow());
         let rule = rules.get(&intent.rule.owner, &intent.rule.name);
         let approval = rule.and_then(|rule| rule.approval.as_ref());
-        for approver in approval.iter().flat_map(|approval| &approval.by) {
+        let approval = approval.ok_or("the rule has no approvers now")?;
+        for approver in &approval.by {
             let request = notice::request(intent, approver, until);
-            self.bus.publish(&request).await?;
+            let published = self.bus.publish(&request).await;
+            published.map_err(|error| mesh_runtime::error_chain(&error))?;
         }
         Ok(())
     }

@@ -70,6 +70,8 @@ async fn an_accepted_request_fires_once_however_often_the_service_is_killed() {
     let mut process = Process::start(config);
     let (mut accepted, mut lost) = (Vec::new(), 0);
     for number in 0..REQUESTS {
+        // Longer after each try in vain, so that there is progress on a slow machine, too.
+        let mut longest = 8_000;
         loop {
             process.keep_alive();
             wait_until("the service listens", DEADLINE, async || {
@@ -77,7 +79,8 @@ async fn an_accepted_request_fires_once_however_often_the_service_is_killed() {
                 TcpStream::connect(address).await.is_ok()
             })
             .await;
-            let pause = rand::rng().random_range(0..8_000);
+            let pause = rand::rng().random_range(0..longest);
+            longest += longest / 2;
             let (answer, ()) = tokio::join!(send(address, number), async {
                 tokio::time::sleep(Duration::from_micros(pause)).await;
                 if number % 2 == 0 {

@@ -197,7 +197,12 @@ fn an_end_counts_as_far_as_a_record_bears_it_out() {
         ),
         ("PENDING", "PENDING", "CANCELLED end=20", "Contradicted"),
         // Requeued before it started, under the same submit time (22.05, component of a heterogeneous job).
-        ("PENDING", "PENDING restarts=1", "NODE_FAIL end=20", "Open"),
+        (
+            "PENDING",
+            "PENDING restarts=1",
+            "NODE_FAIL end=20",
+            "UnknownRun",
+        ),
         // Requeued in its first second, under the same submit time (22.05).
         (
             "RUNNING n1",

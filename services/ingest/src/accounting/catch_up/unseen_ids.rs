@@ -5,6 +5,7 @@
 //! --test-only`) uses one up (22.05).
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use mesh_events::RunKey;
 use slurm_client::{AccountingQuery, AccountingRecord, UsageRecord};
@@ -24,6 +25,8 @@ pub(crate) const MAX_IDS_PER_LOOKUP: usize = 1_000;
 /// Maximum number of lookups of an id without an ended row, which may arrive late. The pauses between them grow: 300 s in all.
 const MAX_LOOKUPS_PER_ID: u32 = 5;
 
+/// Smallest pause after a request that failed, also if accounting answers others.
+const MIN_PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(10);
 /// Smallest part of a request that is divided because its answer takes too long.
 const MIN_PART: usize = 8;
 
@@ -217,7 +220,14 @@ impl<S: JobQueries> CatchUp<S> {
                 Err(error) => {
                     self.slurmdbd.down(RequestCost::Heavy, &error).await?;
                     (unavailable, failures) = (true, failures + 1);
-                    self.pause(backoff(failures)).await?;
+                    let pause = backoff(failures);
+                    let least = pause.min(MIN_PAUSE_AFTER_FAILURE);
+                    self.pause(least).await?;
+                    // It may have answered another request meanwhile.
+                    tokio::select! {
+                        paused = self.pause(pause - least) => paused?,
+                        () = self.slurmdbd.available() => {}
+                    }
                 }
             }
         }

@@ -20,18 +20,27 @@ struct Requeued {
     end: i64,
 }
 
-async fn requeued_unseen(mesh: &Mesh, cluster: &Cluster, settings: &str) -> Requeued {
+/// A job whose first run was seen to start, and ends with this exit code once ingest is stopped. A requeued one continues.
+async fn ended_unseen(mesh: &Mesh, cluster: &Cluster, settings: &str, exit_code: u8) -> u32 {
     let ingest = mesh.ingest(cluster, settings).await.ready().await;
-    // The first run fails once ingest is stopped, the next one continues.
     let script = format!(
-        "[ \"${{SLURM_RESTART_COUNT:-0}}\" -gt 0 ] && sleep 300; {}; exit 3",
+        "[ \"${{SLURM_RESTART_COUNT:-0}}\" -gt 0 ] && sleep 300; {}; exit {exit_code}",
         cluster.until_let_go()
     );
     let job = cluster.sbatch(&["--requeue"], &script).await;
     mesh.wait_history(job, "submitted started").await;
     ingest.stop().await;
     cluster.let_go(job);
-    cluster.wait_state(job, "FAILED").await;
+    let state = match exit_code {
+        0 => "COMPLETED",
+        _ => "FAILED",
+    };
+    cluster.wait_state(job, state).await;
+    job
+}
+
+async fn requeued_unseen(mesh: &Mesh, cluster: &Cluster, settings: &str) -> Requeued {
+    let job = ended_unseen(mesh, cluster, settings, 3).await;
     let [submit, start, end] = [
         field(cluster, job, "SubmitTime").await,
         field(cluster, job, "StartTime").await,
@@ -171,16 +180,7 @@ async fn a_requeue_in_the_second_of_the_end_is_not_observed() {
     let (cluster, _guard) = cluster::shared().await;
     let mesh = Mesh::start().await;
     let settings = "poll_interval = \"500ms\"\nmissing_record_timeout = \"3s\"";
-    let ingest = mesh.ingest(cluster, settings).await.ready().await;
-    let script = format!(
-        "[ \"${{SLURM_RESTART_COUNT:-0}}\" -gt 0 ] && sleep 300; {}",
-        cluster.until_let_go()
-    );
-    let job = cluster.sbatch(&["--requeue"], &script).await;
-    mesh.wait_history(job, "submitted started").await;
-    ingest.stop().await;
-    cluster.let_go(job);
-    cluster.wait_state(job, "COMPLETED").await;
+    let job = ended_unseen(&mesh, cluster, settings, 0).await;
     let id = job.to_string();
     cluster.run("root", &["scontrol", "requeue", &id]).await;
     cluster.wait_state(job, "RUNNING").await;

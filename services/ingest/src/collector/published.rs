@@ -4,6 +4,7 @@
 //! submission starts again under the same submit time (seen on 22.05), and a lookup whose answer was published may time out now.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
 use mesh_bus::{Bus, StoredMessages};
@@ -19,7 +20,8 @@ use crate::domain::{RunStore, restore};
 
 /// Clocks of NATS and of this host may differ this much.
 const MAX_CLOCK_DIFFERENCE: TimeDelta = TimeDelta::minutes(2);
-/// Adds what was published since the last stored poll to the run store. Returns the shards that it changed.
+
+/// Adds what was published since the last stored poll to the run store, which has ended runs for `retention`. Returns the shards that it changed.
 ///
 /// Retries until success: without it, a second start of a run would be published with the id of the first one, and dropped as a repetition.
 ///
@@ -30,6 +32,7 @@ pub(super) async fn restore_published(
     cluster: &str,
     meta: &Meta,
     run_store: &mut RunStore,
+    retention: Duration,
     condition: &Condition,
     shutdown: &CancellationToken,
 ) -> Result<BTreeSet<u32>, Error> {
@@ -37,7 +40,7 @@ pub(super) async fn restore_published(
     let mut backoff = BACKOFF;
     loop {
         let messages = unstored(bus, cluster, meta);
-        let Err(error) = restore_all(messages, run_store, &mut changed).await else {
+        let Err(error) = restore_all(messages, run_store, retention, &mut changed).await else {
             condition.ok();
             return Ok(changed);
         };
@@ -56,15 +59,19 @@ fn unstored(bus: &Bus, cluster: &str, meta: &Meta) -> StoredMessages {
     if meta.published > 0 {
         return bus.stored_messages_after(SLURM_EVENTS, jobs, meta.published);
     }
-    let watermark = DateTime::from_timestamp(meta.watermark, 0).unwrap_or_default();
+    let before_jump = meta.ahead_from.unwrap_or(meta.watermark);
+    let watermark =
+        DateTime::from_timestamp(meta.watermark.min(before_jump), 0).unwrap_or_default();
     bus.stored_messages_since(SLURM_EVENTS, jobs, watermark - MAX_CLOCK_DIFFERENCE)
 }
 
 async fn restore_all(
     mut stored: StoredMessages,
     run_store: &mut RunStore,
+    retention: Duration,
     changed: &mut BTreeSet<u32>,
 ) -> Result<(), mesh_bus::Error> {
+    let retention = i64::try_from(retention.as_secs()).unwrap_or(i64::MAX);
     loop {
         let messages = stored.next().await?;
         if messages.is_empty() {
@@ -76,7 +83,9 @@ async fn restore_all(
             let Ok(event) = Event::from_bytes(&message.body) else {
                 continue;
             };
-            if let Some((run, state)) = restore(run_store, &event, now) {
+            // By the clock of NATS: the own one may have been ahead.
+            let oldest = message.published.timestamp().saturating_sub(retention);
+            if let Some((run, state)) = restore(run_store, &event, now, oldest) {
                 tracing::info!(
                     run = run.entity_key(),
                     r#type = event.r#type,
@@ -91,8 +100,6 @@ async fn restore_all(
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use mesh_bus::Config;
     use mesh_events::proto::mesh::event::v1::event::Payload;
     use mesh_events::proto::mesh::event::v1::{Entity, Source};
@@ -103,6 +110,8 @@ mod tests {
     use pbjson_types::Timestamp;
 
     use super::*;
+
+    const RETENTION: Duration = Duration::from_secs(3_600);
 
     fn started(run: &RunKey) -> Event {
         let at = Some(Timestamp {
@@ -162,8 +171,16 @@ mod tests {
         };
         let restoring = tokio::spawn(async move {
             let mut run_store = RunStore::default();
-            let changed =
-                restore_published(&bus, "c", &meta, &mut run_store, &condition, &shutdown).await;
+            let changed = restore_published(
+                &bus,
+                "c",
+                &meta,
+                &mut run_store,
+                RETENTION,
+                &condition,
+                &shutdown,
+            )
+            .await;
             (run_store, changed.unwrap())
         });
         wait_for("it is not ready", Duration::from_secs(60), async || {

@@ -11,8 +11,15 @@ use super::run_store::RunStore;
 
 /// Returns the state of an event's run with the submission, start or end that it publishes; `None` if the run store has that.
 ///
-/// `now` is in Unix seconds. Facts that are stored before they are published need none of this, nor do facts with a counted id.
-pub fn restore(run_store: &RunStore, event: &Event, now: i64) -> Option<(RunKey, RunState)> {
+/// `now` is in Unix seconds, as is `oldest`: what happened earlier to an unknown run was published again for a ledger, after the run was
+/// removed. An event that is only late, after an outage or with a clock ahead, is restored. Facts that are stored before they are published
+/// need none of this, nor do facts with a counted id.
+pub fn restore(
+    run_store: &RunStore,
+    event: &Event,
+    now: i64,
+    oldest: i64,
+) -> Option<(RunKey, RunState)> {
     let Some(Payload::Job(payload)) = &event.payload else {
         return None;
     };
@@ -22,10 +29,9 @@ pub fn restore(run_store: &RunStore, event: &Event, now: i64) -> Option<(RunKey,
     }
     let run = RunKey::parse(&event.cluster, event.entity_key()).ok()?;
     let known = run_store.get(&run);
-    // A late event of an unknown run was published again for a ledger, long after the run was removed.
-    if known.map_or(event.late, |known| {
-        known.over() || known.seq >= event.run_seq
-    }) {
+    let is_stored = |known: &RunState| known.over() || known.seq >= event.run_seq;
+    let was_removed = || occurred_at(event) < oldest;
+    if known.map_or_else(was_removed, is_stored) {
         return None;
     }
     let mut state = known.cloned().unwrap_or_else(|| new(&run, event, payload));
@@ -38,6 +44,10 @@ pub fn restore(run_store: &RunStore, event: &Event, now: i64) -> Option<(RunKey,
         _ => return None,
     }
     Some((run, state))
+}
+
+fn occurred_at(event: &Event) -> i64 {
+    event.occurred_at.as_ref().map_or(0, |at| at.seconds)
 }
 
 fn new(run: &RunKey, event: &Event, payload: &JobEvent) -> RunState {
@@ -76,14 +86,17 @@ fn start(state: &mut RunState, event: &Event, payload: &JobEvent) -> Option<()> 
 
 fn end(state: &mut RunState, kind: EventType, event: &Event, payload: &JobEvent) {
     let job = payload.job.clone().unwrap_or_default();
-    let at = event.occurred_at.as_ref().map_or(0, |at| at.seconds);
     let inferred = event.confidence() == Confidence::Inferred;
     let from_accounting = event.source() == Source::Accounting;
     state.end = Some(End {
         event: Some(kind),
-        at,
+        at: occurred_at(event),
         inferred,
     });
+    // A run with nodes has started, also if that was published before `oldest`.
+    if state.started.is_none() && !job.alloc_tres.is_empty() {
+        state.started = job.start_time.as_ref().map(|at| at.seconds);
+    }
     state.usage_pending = state.started.is_some() || from_accounting && !job.alloc_tres.is_empty();
     let code = job.exit_code.map(|code| (code.code, code.signal));
     state.exit_code = code.filter(|_| state.usage_pending && !inferred);
@@ -139,7 +152,7 @@ mod tests {
     fn restored(events: &[Event]) -> Option<RunState> {
         let mut run_store = RunStore::default();
         for event in events {
-            if let Some((run, state)) = restore(&run_store, event, 200) {
+            if let Some((run, state)) = restore(&run_store, event, 200, 50) {
                 run_store.put(run, state);
             }
         }
@@ -163,11 +176,41 @@ mod tests {
     }
 
     #[test]
-    fn a_late_end_belongs_to_a_known_run() {
-        let mut late = event("job.completed", 3);
-        late.late = true;
-        assert_eq!(restored(std::slice::from_ref(&late)), None);
-        assert!(restored(&[event("job.started", 2), late]).unwrap().over());
+    fn a_late_event_is_restored_unless_its_run_was_removed() {
+        let late = |mut event: Event| {
+            event.late = true;
+            event
+        };
+        let (started, ended) = (
+            late(event("job.started", 2)),
+            late(event("job.completed", 3)),
+        );
+        // The clock was ahead: both are late, and were not stored.
+        let state = restored(&[started, ended.clone()]).unwrap();
+        assert!(state.started == Some(101) && state.usage_pending && state.over());
+        let mut long_ago = ended;
+        long_ago.occurred_at = at(49);
+        assert_eq!(restored(std::slice::from_ref(&long_ago)), None);
+        assert!(
+            restored(&[event("job.started", 2), long_ago])
+                .unwrap()
+                .over()
+        );
+    }
+
+    #[test]
+    fn an_end_with_nodes_has_a_start() {
+        let ended = |nodes: &str| {
+            let mut ended = event("job.completed", 3);
+            let Some(Payload::Job(payload)) = &mut ended.payload else {
+                panic!("a job");
+            };
+            nodes.clone_into(&mut payload.job.as_mut().unwrap().alloc_tres);
+            restored(&[ended]).unwrap()
+        };
+        assert!(!ended("").usage_pending);
+        let state = ended("cpu=1");
+        assert!(state.started == Some(101) && state.usage_pending);
     }
 
     #[test]

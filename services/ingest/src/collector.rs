@@ -44,6 +44,7 @@ use self::open_lookups::{OpenLookup, OpenTaskLookup};
 use self::payload_cache::PayloadCache;
 pub use self::republish::{Window, without_usage};
 pub(crate) use self::unseen_ids::MAX_CLOCK_SKEW_SECS;
+use self::unseen_ids::UnseenWaits;
 pub use self::unseen_ids::{Newest, Unseen};
 pub use self::usage_backlog::DueUsageLookup;
 use self::usage_backlog::UsageBacklog;
@@ -112,6 +113,8 @@ pub struct Core {
     usage_backlog: UsageBacklog,
     /// Arrays whose submitted tasks accounting has not reported yet.
     array_submission_backlog: ArraySubmissionBacklog,
+    /// Waits for the rows of jobs that no poll has shown.
+    unseen_waits: UnseenWaits,
     /// Newest job that polls have shown.
     newest: Option<Newest>,
     /// Whether something was decided but not published: the run store is ahead of the bus and must not be stored.
@@ -173,8 +176,15 @@ impl Collector {
         bus.publish_all(loaded.outbox, &shutdown).await?;
         let published = meta.published;
         let run_store = &mut loaded.run_store;
-        let dirty =
-            published::restore_published(&bus, cluster, &meta, run_store, &condition, &shutdown);
+        let dirty = published::restore_published(
+            &bus,
+            cluster,
+            &meta,
+            run_store,
+            config.ended_run_retention,
+            &condition,
+            &shutdown,
+        );
         let dirty = dirty.await?;
         // Before the first poll moves the watermark; both are stored with one write.
         let newest = loaded.run_store.newest_time(now);
@@ -187,6 +197,7 @@ impl Collector {
         );
         let usage_backlog = UsageBacklog::of(&loaded.run_store, now, &config);
         let array_submission_backlog = ArraySubmissionBacklog::of(&loaded.run_store);
+        let unseen_waits = UnseenWaits::of(&meta.unseen, tokio::time::Instant::now());
         let mut core = Core {
             run_store: loaded.run_store,
             meta,
@@ -198,6 +209,7 @@ impl Collector {
             task_lookups: HashMap::new(),
             usage_backlog,
             array_submission_backlog,
+            unseen_waits,
             newest: None,
             ahead: false,
             published,

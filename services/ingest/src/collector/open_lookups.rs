@@ -194,7 +194,9 @@ impl Collector {
 impl Core {
     fn accounting_waits(&mut self) -> impl Iterator<Item = &mut AccountingWait> {
         let usage = self.usage_backlog.waits();
-        usage.chain(self.array_submission_backlog.waits())
+        usage
+            .chain(self.array_submission_backlog.waits())
+            .chain(self.unseen_waits.all())
     }
 
     /// Restores the lookups that were open when the last process ended.

@@ -1,9 +1,14 @@
 //! Finds ids of jobs that no poll has shown. Slurm assigns ids consecutively, so they lie between the ids that polls do show.
 
+use std::collections::HashMap;
+use std::time::Duration;
+
 use mesh_events::proto::mesh::capture::v1::CaptureEvent;
 use mesh_events::{EventType, RunKey};
 use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
 
+use super::accounting_wait::AccountingWait;
 use super::gaps::gap_event;
 use super::{Collector, Core};
 use crate::Error;
@@ -18,6 +23,8 @@ const LOCAL_ID_BITS: u32 = 26;
 const MAX_NAMED_RUNS: usize = 5;
 /// Maximum lead of Slurm's clock over the local clock, in seconds: munge allows no more.
 pub(crate) const MAX_CLOCK_SKEW_SECS: i64 = 300;
+/// How long accounting is waited for that may report the ended row of an id late.
+const MAX_WAIT: Duration = Duration::from_secs(300);
 /// Maximum number of ranges stored while accounting is unavailable. They share one value.
 const MAX_UNSEEN_RANGES: usize = 1_000;
 
@@ -37,17 +44,29 @@ pub struct Unseen {
     pub first: u32,
     /// Last id of the range.
     pub last: u32,
-    /// Number of lookups so far.
+    /// How long accounting was waited for, in seconds.
     #[serde(default, skip_serializing_if = "is_zero")]
-    pub lookups: u32,
+    pub waited: u64,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
-const fn is_zero(count: &u32) -> bool {
-    *count == 0
+const fn is_zero(seconds: &u64) -> bool {
+    *seconds == 0
 }
 
 impl Unseen {
+    const fn new(first: u32, last: u32) -> Self {
+        Self {
+            first,
+            last,
+            waited: 0,
+        }
+    }
+
+    const fn ids(self) -> (u32, u32) {
+        (self.first, self.last)
+    }
+
     /// Whether there are more ids than are looked up.
     const fn is_too_large(self) -> bool {
         self.last - self.first >= MAX_UNSEEN_IDS
@@ -58,11 +77,7 @@ impl Unseen {
 fn between(before: Newest, now: Newest) -> Option<Unseen> {
     let distance = now.id.checked_sub(before.id)?;
     let same_count = now.id >> LOCAL_ID_BITS == before.id >> LOCAL_ID_BITS;
-    (same_count && distance > 1).then(|| Unseen {
-        first: before.id + 1,
-        last: now.id - 1,
-        lookups: 0,
-    })
+    (same_count && distance > 1).then(|| Unseen::new(before.id + 1, now.id - 1))
 }
 
 /// Adds a range. With too many ranges, extends the newest one, which is then looked up again from the start; ids in it that are known are not looked up.
@@ -70,9 +85,40 @@ fn add(ranges: &mut Vec<Unseen>, range: Unseen) {
     let full = ranges.len() >= MAX_UNSEEN_RANGES;
     match ranges.last_mut() {
         Some(newest) if full && newest.last < range.first => {
-            (newest.last, newest.lookups) = (range.last, 0);
+            (newest.last, newest.waited) = (range.last, 0);
         }
         _ => ranges.push(range),
+    }
+}
+
+/// The waits for the rows of ranges, by their first and last id.
+#[derive(Debug, Default)]
+pub(super) struct UnseenWaits(HashMap<(u32, u32), AccountingWait>);
+
+impl UnseenWaits {
+    /// Continues the waits of earlier processes.
+    pub(super) fn of(ranges: &[Unseen], now: Instant) -> Self {
+        let wait = |range: &Unseen| {
+            let before = Duration::from_secs(range.waited);
+            (range.ids(), AccountingWait::continued(before, now))
+        };
+        Self(ranges.iter().map(wait).collect())
+    }
+
+    /// Returns every wait.
+    pub(super) fn all(&mut self) -> impl Iterator<Item = &mut AccountingWait> {
+        self.0.values_mut()
+    }
+
+    /// Stores how long accounting was waited for.
+    pub(super) fn store(&mut self, ranges: &mut [Unseen], now: Instant) {
+        self.0
+            .retain(|ids, _| ranges.iter().any(|range| range.ids() == *ids));
+        for range in ranges {
+            if let Some(wait) = self.0.get(&range.ids()) {
+                range.waited = wait.waited(now).as_secs();
+            }
+        }
     }
 }
 
@@ -139,13 +185,17 @@ impl Collector {
             .collect()
     }
 
-    /// Records that a range was looked up once more, so that a restart does not prolong the lookups.
-    pub async fn looked_up(&self, range: Unseen) {
+    /// Records an answer of accounting about a range of which it lacks an end. Returns how long to wait for it still; `None` if the wait is over.
+    pub async fn unseen_answered(&self, range: Unseen) -> Option<Duration> {
         let mut core = self.core.lock().await;
-        let known = core.meta.unseen.iter_mut().find(|other| **other == range);
-        if let Some(known) = known {
-            known.lookups += 1;
-        }
+        let now = Instant::now();
+        let waits = &mut core.unseen_waits.0;
+        let wait = waits
+            .entry(range.ids())
+            .or_insert_with(|| AccountingWait::continued(Duration::ZERO, now));
+        wait.answered(now);
+        (!wait.is_over(MAX_WAIT, now, &self.config))
+            .then(|| MAX_WAIT.saturating_sub(wait.waited(now)))
     }
 
     /// Ends the lookups of a range, with a gap about the runs in it that accounting lists as not ended.
@@ -222,11 +272,7 @@ mod tests {
 
     #[test]
     fn too_many_ids_are_a_gap() {
-        let range = |last| Unseen {
-            first: 11,
-            last,
-            lookups: 0,
-        };
+        let range = |last| Unseen::new(11, last);
         assert_eq!(too_many(range(100_010)), None);
         let gap = too_many(range(100_011)).unwrap();
         assert!(
@@ -239,30 +285,13 @@ mod tests {
     fn ranges_stay_few_and_cover_every_id() {
         let mut ranges = Vec::new();
         for n in 0..3_000 {
-            let (first, last) = (n * 10 + 1, n * 10 + 4);
-            let lookups = 0;
-            add(
-                &mut ranges,
-                Unseen {
-                    first,
-                    last,
-                    lookups,
-                },
-            );
+            add(&mut ranges, Unseen::new(n * 10 + 1, n * 10 + 4));
         }
         assert_eq!(ranges.len(), MAX_UNSEEN_RANGES);
         let newest = ranges[MAX_UNSEEN_RANGES - 1];
         assert_eq!((newest.first, newest.last), (9_991, 29_994));
         // The count has restarted.
-        let (first, last, lookups) = (5, 6, 0);
-        add(
-            &mut ranges,
-            Unseen {
-                first,
-                last,
-                lookups,
-            },
-        );
+        add(&mut ranges, Unseen::new(5, 6));
         assert_eq!(ranges.len(), MAX_UNSEEN_RANGES + 1);
     }
 }

@@ -252,6 +252,7 @@ impl Core {
     /// Stores with each run how long accounting was waited for. Between two answers up to a minute passes, which a restart would lose.
     pub(super) fn store_waits(&mut self) {
         let now = Instant::now();
+        self.unseen_waits.store(&mut self.meta.unseen, now);
         let answered = self.usage_backlog.runs.iter();
         let answered: Vec<LocalRunKey> = answered
             .filter(|(_, entry)| entry.wait.has_answered())

@@ -22,8 +22,8 @@ use crate::{Error, metrics};
 
 /// Maximum number of ids per request.
 pub(crate) const MAX_IDS_PER_LOOKUP: usize = 1_000;
-/// Maximum number of lookups of an id without an ended row, which may arrive late. The pauses between them grow: 300 s in all.
-const MAX_LOOKUPS_PER_ID: u32 = 5;
+/// Shortest pause between two lookups of an id.
+const MIN_PAUSE: Duration = Duration::from_secs(2);
 
 /// Smallest pause after a request that failed, also if accounting answers others.
 const MIN_PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(10);
@@ -33,8 +33,8 @@ const MIN_PART: usize = 8;
 /// The lookups of ids that no poll has shown.
 #[derive(Debug, Default)]
 pub(super) struct UnseenIds {
-    /// When the ids of a range are looked up next, by its first id.
-    due: BTreeMap<u32, Instant>,
+    /// When the ids of a range are looked up next, and how often they were, by its first id.
+    due: BTreeMap<u32, (Instant, u32)>,
     /// Ids that need no more lookups.
     closed: BTreeSet<u32>,
 }
@@ -44,16 +44,36 @@ impl UnseenIds {
     fn update(&mut self, ranges: &[Unseen]) {
         let before = std::mem::take(&mut self.due);
         for range in ranges {
-            // After a restart: a lookup so soon after the last one would be in vain.
-            let pause = SLURMDBD_BACKLOG_WAIT * u32::from(range.lookups > 0);
             let known = before.get(&range.first).copied();
-            self.due
-                .insert(range.first, known.unwrap_or_else(|| Instant::now() + pause));
+            // After a restart: a lookup so soon after the last one would be in vain.
+            let pause = SLURMDBD_BACKLOG_WAIT * u32::from(range.waited > 0);
+            let new = || (Instant::now() + pause, 0);
+            self.due.insert(range.first, known.unwrap_or_else(new));
         }
     }
 
     fn next(&self) -> Option<Instant> {
-        self.due.values().min().copied()
+        self.due.values().map(|(due, _)| *due).min()
+    }
+
+    /// Whether no lookup of a range has been answered in this process.
+    fn is_new(&self, range: &Unseen) -> bool {
+        self.due
+            .get(&range.first)
+            .is_none_or(|(_, lookups)| *lookups == 0)
+    }
+
+    /// Schedules the next lookup, after pauses that grow up to what is left of the wait.
+    fn postpone(&mut self, range: &Unseen, left: Duration) {
+        let (_, lookups) = self
+            .due
+            .get(&range.first)
+            .copied()
+            .unwrap_or((Instant::now(), 0));
+        let lookups = lookups + 1;
+        let pause = (SLURMDBD_BACKLOG_WAIT * lookups).min(left.max(MIN_PAUSE));
+        self.due
+            .insert(range.first, (Instant::now() + pause, lookups));
     }
 }
 
@@ -63,7 +83,7 @@ impl<S: JobQueries> CatchUp<S> {
         let mut ranges = self.collector.unseen().await;
         unseen.update(&ranges);
         let now = Instant::now();
-        ranges.retain(|range| unseen.due[&range.first] <= now);
+        ranges.retain(|range| unseen.due[&range.first].0 <= now);
         if ranges.is_empty() {
             return Ok(unseen.next());
         }
@@ -83,15 +103,17 @@ impl<S: JobQueries> CatchUp<S> {
             tracing::info!(ids, found, open, "unseen job ids looked up in accounting");
         }
         for range in ranges {
-            if range.lookups == 0 {
+            if range.waited == 0 && unseen.is_new(&range) {
                 let of_range = ids.range(range.first..=range.last);
                 metrics::unseen(of_range.count());
             }
             let is_open = open.range(range.first..=range.last).next().is_some();
-            if is_open && range.lookups + 1 < MAX_LOOKUPS_PER_ID {
-                self.collector.looked_up(range).await;
-                let next = Instant::now() + SLURMDBD_BACKLOG_WAIT * (range.lookups + 1);
-                unseen.due.insert(range.first, next);
+            let left = match is_open {
+                true => self.collector.unseen_answered(range).await,
+                false => None,
+            };
+            if let Some(left) = left {
+                unseen.postpone(&range, left);
             } else {
                 let alive = open.range(range.first..=range.last);
                 let alive: Vec<&RunKey> = alive.filter_map(|(_, run)| run.as_ref()).collect();

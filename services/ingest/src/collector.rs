@@ -89,7 +89,7 @@ pub struct FollowUpLookups {
     pub accounting: BTreeSet<u32>,
     /// Number of published starts.
     pub starts: usize,
-    /// Jobs whose facts could not be stored, and so were not published.
+    /// Jobs of which something could not be stored: facts, which were not published then, or what waits for the end of an earlier run.
     pub not_stored: BTreeSet<u32>,
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Doorbells of one job collapse, and those of many jobs share one request to Slurm. There is always a pause between two requests, whatever
 //! rings. A job that is about to change is read again after 50, 100, 200 … ms. A doorbell is acknowledged once its facts are stored, or
-//! once it is certain that there is nothing to publish, or that a poll will publish it.
+//! once it is certain that there is nothing to publish, or that a poll will publish it. While nothing can be stored, it is redelivered.
 //!
 //! Any holder of the doorbell credential may forge doorbells, so a doorbell is never an event by itself. [`job_reader`] asks Slurm, and
 //! [`unknown_jobs`] limits requests for jobs and runs that no poll has shown. A doorbell with the end of a run that no record of Slurm
@@ -212,6 +212,13 @@ pub fn postpone(requests: Vec<JobReadRequest>, outcome: &'static str) {
             DoorbellOutcome::Recorded
         };
         answer(request, outcome, retry_delay);
+    }
+}
+
+/// Has doorbells redelivered whose job was read, while what was read could not be stored.
+pub fn redeliver(requests: Vec<JobReadRequest>, outcome: &'static str) {
+    for request in requests {
+        answer(request, outcome, DoorbellOutcome::Postponed);
     }
 }
 

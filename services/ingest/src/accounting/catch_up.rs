@@ -3,6 +3,7 @@
 //! The backlog is part of the stored state. A window leaves it only after its facts are stored, so neither a restart nor an outage of
 //! accounting loses it.
 
+mod request;
 mod unseen_ids;
 mod window_size;
 
@@ -18,6 +19,7 @@ use slurm_types::{JobFlag, UnixTime};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
+use self::request::{Answer, FailurePause};
 pub(crate) use self::unseen_ids::MAX_IDS_PER_LOOKUP;
 use self::unseen_ids::UnseenIds;
 use self::window_size::WindowSize;
@@ -28,7 +30,7 @@ use crate::collector::{BacklogWindow, Collector, TracedObservation};
 use crate::domain::{Observation, fold, parts_of_jobs, provisional};
 use crate::envelope::Cause;
 use crate::job_queries::JobQueries;
-use crate::sources::{RequestCost, SLURMDBD, SlurmSource, backoff, unless_stopped};
+use crate::sources::{SLURMDBD, SlurmSource};
 use crate::{Error, metrics};
 
 /// Maximum number of rows per batch. All facts of a batch are in memory at once, and polls wait meanwhile.
@@ -213,62 +215,63 @@ impl<S: JobQueries> CatchUp<S> {
         capture_since.min(history).max(backlog.from)
     }
 
-    /// Requests the next window until accounting answers; `None` if it lies in the future, which accounting refuses. Counts its own
-    /// failures: a long request that fails says nothing about short ones.
+    /// Requests the next window until accounting answers; `None` if it lies in the future, which accounting refuses.
     async fn part(
         &self,
         start: i64,
         stride: &mut WindowSize,
     ) -> Result<Option<BacklogPart>, Error> {
-        let (mut failures, mut unavailable) = (0, false);
         loop {
-            let now = self.collector.clock().await;
-            if start > now {
-                return Ok(None);
-            }
-            let end = start.saturating_add(stride.secs());
-            let next = (end < now).then_some(end);
-            let window = AccountingQuery::Window {
-                start: UnixTime::from_secs(start),
-                end: next.map(UnixTime::from_secs),
+            let ask = || self.window(start, stride.secs());
+            // Slurm's commands also fail this way if the answer exceeds their output limit.
+            let is_too_large = |error: &slurm_client::Error| {
+                let is_cut = matches!(error, slurm_client::Error::Suspicious { .. });
+                (error.is_too_much() || is_cut) && stride.can_be_shorter()
             };
-            let pause = match unless_stopped(&self.shutdown, self.slurm.accounting(&window)).await?
-            {
-                Ok(_) if std::mem::take(&mut unavailable) => {
-                    // It answers again: a failure after this is the first one.
-                    failures = 0;
-                    self.slurmdbd.up(RequestCost::Heavy).await?;
-                    *stride = WindowSize::new();
-                    SLURMDBD_BACKLOG_WAIT
+            let asked = self.ask_until_answered(ask, is_too_large, FailurePause::Full);
+            match asked.await? {
+                Answer::Complete {
+                    answer,
+                    after_outage,
+                } => {
+                    if after_outage {
+                        *stride = WindowSize::new();
+                    }
+                    metrics::provisional(provisional(&answer.rows).len());
+                    stride.answered(answer.rows.iter().filter(|row| row.ended()).count());
+                    return Ok(Some(answer));
                 }
-                Ok(rows) => {
-                    self.slurmdbd.up(RequestCost::Heavy).await?;
-                    metrics::provisional(provisional(&rows).len());
-                    stride.answered(rows.iter().filter(|row| row.ended()).count());
-                    return Ok(Some(BacklogPart { next, rows }));
-                }
-                // Slurm's commands also fail this way if the answer exceeds their output limit.
-                Err(error)
-                    if (error.is_too_much()
-                        || matches!(error, slurm_client::Error::Suspicious { .. }))
-                        && stride.shorten() =>
-                {
+                Answer::TooLarge(error) => {
+                    stride.shorten();
                     tracing::warn!(
                         seconds = stride.secs(),
                         error = &error as &dyn std::error::Error,
                         "accounting window shortened"
                     );
-                    Duration::ZERO
                 }
-                Err(error) => {
-                    self.slurmdbd.down(RequestCost::Heavy, &error).await?;
-                    unavailable = true;
-                    failures += 1;
-                    backoff(failures)
-                }
-            };
-            self.pause(pause).await?;
+                Answer::Pointless => return Ok(None),
+            }
         }
+    }
+
+    /// Requests a window of this many seconds; `None` if it lies in the future.
+    async fn window(
+        &self,
+        start: i64,
+        seconds: i64,
+    ) -> Option<Result<BacklogPart, slurm_client::Error>> {
+        let now = self.collector.clock().await;
+        if start > now {
+            return None;
+        }
+        let end = start.saturating_add(seconds);
+        let next = (end < now).then_some(end);
+        let window = AccountingQuery::Window {
+            start: UnixTime::from_secs(start),
+            end: next.map(UnixTime::from_secs),
+        };
+        let rows = self.slurm.accounting(&window).await;
+        Some(rows.map(|rows| BacklogPart { next, rows }))
     }
 
     /// Completes ends with what accounting has lost. Waits a limited time for slurmctld or a doorbell to report it. `republish`: also completes

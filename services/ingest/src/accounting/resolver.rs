@@ -18,7 +18,7 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 pub use self::lookup_queue::{LookupQueue, LookupRequest};
-use self::lookup_queue::{OpenRequest, note};
+use self::lookup_queue::{OpenRequest, compare_again, note};
 use self::verdict::{EndVerdict, MAX_ANSWERS, Records, is_same_run, judge};
 use crate::accounting::batch_step_ends::BatchStepEnds;
 use crate::accounting::exit_codes::{CompletedRuns, ExitCodeReader};
@@ -51,6 +51,15 @@ pub struct AccountingResolver<S = Slurm> {
     pub job_reads: mpsc::Sender<JobReadRequest>,
     /// Signals shutdown.
     pub shutdown: CancellationToken,
+}
+
+/// Ends from doorbells after an answer of accounting.
+#[derive(Default)]
+struct JudgedEnds {
+    /// Published as inferred.
+    inferred: Vec<TracedObservation>,
+    /// Those of which accounting has the end.
+    recorded: Vec<Observation>,
 }
 
 impl<S: JobQueries> AccountingResolver<S> {
@@ -141,7 +150,7 @@ impl<S: JobQueries> AccountingResolver<S> {
             .values()
             .flat_map(|lookup| lookup.evidence.iter().cloned())
             .collect();
-        let mut readings = Vec::new();
+        let (mut readings, mut recorded) = (Vec::new(), Vec::new());
         let mut answered = Vec::new();
         for (job_id, lookup) in open.iter_mut() {
             lookup.asked += 1;
@@ -151,10 +160,10 @@ impl<S: JobQueries> AccountingResolver<S> {
                 same.filter(|row| row.end == end.end)
                     .for_each(|row| row.take_code(end));
             }
-            readings.extend(
-                self.judged((*job_id, asked_at), lookup, &observations, &stand_ins)
-                    .await,
-            );
+            let judged = self.judged((*job_id, asked_at), lookup, &observations, &stand_ins);
+            let judged = judged.await;
+            readings.extend(judged.inferred);
+            recorded.extend(judged.recorded);
             let retry = stand_ins.contains(job_id) && lookup.asked < MAX_ANSWERS;
             if lookup.evidence.is_empty() && !retry {
                 answered.push(*job_id);
@@ -165,15 +174,7 @@ impl<S: JobQueries> AccountingResolver<S> {
             .into_iter()
             .filter(|row| row.end_kind().is_some() || !row.resizes.is_empty());
         let known = self.complete(known.collect(), &ends, open).await?;
-        for end in ends {
-            // Its run waits for another answer, which is compared with it again.
-            let lookup = open.get_mut(&end.raw_id);
-            if let Some(lookup) = lookup.filter(|lookup| lookup.incomplete.is_some())
-                && lookup.evidence.iter().all(|other| other.run != end.run)
-            {
-                lookup.evidence.push(end);
-            }
-        }
+        compare_again(open, recorded);
         answered.retain(|job_id| open.get(job_id).is_some_and(|one| one.incomplete.is_none()));
         let known = self.after_capture_start(known).await;
         let absorbed = self.collector.absorb(&Cause::Accounting, known).await?;
@@ -208,16 +209,16 @@ impl<S: JobQueries> AccountingResolver<S> {
         Ok(Duration::ZERO)
     }
 
-    /// Returns the ends from doorbells that are published as inferred. Ends that Slurm may still record stay open.
+    /// Judges the ends from doorbells. Those that Slurm may still record stay open.
     async fn judged(
         &self,
         (job_id, asked_at): (u32, Instant),
         lookup: &mut OpenRequest,
         rows: &[Observation],
         stand_ins: &BTreeSet<u32>,
-    ) -> Vec<TracedObservation> {
+    ) -> JudgedEnds {
         let core = self.collector.core().await;
-        let mut readings = Vec::new();
+        let mut judged = JudgedEnds::default();
         for end in std::mem::take(&mut lookup.evidence) {
             let run = run_of(&core.run_store, &end);
             let known = core.run_store.get(&run);
@@ -233,7 +234,7 @@ impl<S: JobQueries> AccountingResolver<S> {
                 now: Utc::now().timestamp(),
             };
             match judge(&end, records) {
-                EndVerdict::Recorded => {}
+                EndVerdict::Recorded => judged.recorded.push(end),
                 EndVerdict::Open => lookup.evidence.push(end),
                 EndVerdict::Inferred(mut end) => {
                     // The controller has shown the owner.
@@ -245,7 +246,7 @@ impl<S: JobQueries> AccountingResolver<S> {
                         "job end reported by hook has no record in Slurm, published as inferred"
                     );
                     let requests = lookup.requests.iter();
-                    readings.push(TracedObservation {
+                    judged.inferred.push(TracedObservation {
                         inferred: true,
                         links: requests.map(|request| request.span.clone()).collect(),
                         ..TracedObservation::new(*end)
@@ -260,7 +261,7 @@ impl<S: JobQueries> AccountingResolver<S> {
                 }
             }
         }
-        readings
+        judged
     }
 
     /// Completes ends with what accounting has lost. Waits a limited time for slurmctld or a doorbell to report it.

@@ -64,17 +64,19 @@ impl AccountingWait {
         }
     }
 
+    /// Time until [`Self::is_over`], if accounting stays available.
+    pub(super) fn left(&self, within: Duration, now: Instant, config: &Config) -> Duration {
+        let grace = config.missing_record_timeout;
+        let steady = within
+            .saturating_sub(self.waited(now))
+            .max(grace.saturating_sub(self.uninterrupted(now)));
+        let longest = within.saturating_add(grace.saturating_mul(MAX_GRACE_PERIODS));
+        steady.min(longest.saturating_sub(self.waited(now)))
+    }
+
     /// Whether to stop after `within`. Soon after an outage, slurmctld may still have to report the record.
     pub(super) fn is_over(&self, within: Duration, now: Instant, config: &Config) -> bool {
-        let grace = config.missing_record_timeout;
-        let is_steady = self.uninterrupted(now) >= grace;
-        let limit = within
-            + if is_steady {
-                Duration::ZERO
-            } else {
-                grace * MAX_GRACE_PERIODS
-            };
-        self.waited(now) >= limit
+        self.left(within, now, config).is_zero()
     }
 }
 

@@ -63,13 +63,17 @@ impl Collector {
         let mut follow_ups = FollowUpLookups::default();
         let mut batch = EventBatch::default();
         let lost_state = core.meta.lost_state.clone();
+        let read = observed_jobs(&readings);
         for reading in readings {
+            let run = reading.observation.run.clone();
+            let deferred = core.waiting.deferred.keys_of_job(&run);
             for earlier in core.take_deferred(&reading.observation) {
                 batch.before.deferred.push(earlier.clone());
                 let DeferredObservation { cause, at, reading } = earlier;
                 self.apply(&mut core, &cause, at, reading, &mut follow_ups, &mut batch);
             }
             self.apply(&mut core, cause, now, reading, &mut follow_ups, &mut batch);
+            core.store_deferred(&run, &deferred);
             if batch.is_full() {
                 let full = std::mem::take(&mut batch);
                 let not_stored = self.publish(&mut core, full.events, full.before).await?;
@@ -83,9 +87,11 @@ impl Collector {
             // Nothing else repeats these.
             core.meta.lost_state = lost_state;
         }
-        if core.waiting.is_unstored {
-            // Before its doorbell is acknowledged.
+        if !core.waiting.unstored.is_empty() {
+            // Before their doorbells are acknowledged.
             core.flush().await?;
+            let unstored = core.waiting.unstored.intersection(&read);
+            follow_ups.not_stored.extend(unstored);
         }
         Ok(follow_ups)
     }
@@ -226,7 +232,7 @@ impl Collector {
                     at: now,
                     reading,
                 };
-                core.defer(&run, deferred);
+                core.defer(&run, deferred, &self.config);
             }
         } else if !decision.changes.is_empty() && observation.end_kind().is_none() {
             core.close_lookup(observation.raw_id);
@@ -322,6 +328,12 @@ impl Collector {
             core.run_store.put(changed, tracked);
         }
     }
+}
+
+/// Returns the jobs of some observations, by Slurm's job ids.
+fn observed_jobs(readings: &[TracedObservation]) -> BTreeSet<u32> {
+    let observations = readings.iter().map(|reading| &reading.observation);
+    observations.map(|one| one.raw_id).collect()
 }
 
 /// Whether accounting has the end of a run of which no payload is stored, so that its usage report loses nothing.

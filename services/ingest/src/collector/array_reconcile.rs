@@ -135,7 +135,7 @@ impl Collector {
             .meta
             .backlog_from
             .map_or(published_until, |pending| pending.min(published_until));
-        core.expire_waiting(caught_up_until);
+        core.expire_waiting(caught_up_until, &self.config);
         let oldest = caught_up_until
             - i64::try_from(self.config.ended_run_retention.as_secs()).unwrap_or(i64::MAX);
         // Runs seen while the clock was ahead count as seen at this poll.

@@ -151,14 +151,11 @@ impl Core {
             return true;
         };
         asked.wait.answered(now);
-        let (wait, waited) = (asked.wait, asked.wait.waited(now));
+        let (left, waited) = (asked.wait.left(within, now, config), asked.wait.waited(now));
         asked.pause = (asked.pause * 2).min(MAX_PAUSE);
-        asked.due = now
-            + asked
-                .pause
-                .min(within.saturating_sub(waited).max(INITIAL_PAUSE));
+        asked.due = now + asked.pause.min(left.max(INITIAL_PAUSE));
         self.store_wait(run, waited);
-        wait.is_over(within, now, config)
+        left.is_zero()
     }
 
     /// Begins the lookup of the tasks that accounting has shown to be missing. Both lookups of an array are one wait.

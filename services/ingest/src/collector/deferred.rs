@@ -2,6 +2,7 @@
 //! that a hold or reason is published even if it is over by then.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
 use mesh_events::RunKey;
@@ -9,6 +10,7 @@ use prost::Message as _;
 
 use super::TracedObservation;
 use crate::adapters::store::Store;
+use crate::config::Config;
 use crate::domain::Observation;
 use crate::envelope::Cause;
 
@@ -18,8 +20,21 @@ const MAX_PER_RUN: usize = 8;
 const MAX_TOTAL: usize = 2_048;
 /// Maximum size of the payloads of a shard, which share a bucket value of 1 MiB with its runs.
 const MAX_BYTES_PER_SHARD: usize = 128 * 1_024;
+/// Minimum of [`max_age`].
+const MIN_MAX_AGE: Duration = Duration::from_secs(3_600);
+
 /// Age at which a run's observations may be dropped. Every lookup has finished by then, so no source shows the run any more.
-pub(super) const MAX_AGE: TimeDelta = TimeDelta::hours(1);
+pub(super) fn max_age(config: &Config) -> Duration {
+    config.resolution_timeout.saturating_mul(2).max(MIN_MAX_AGE)
+}
+
+/// Time of the oldest observation that is kept at this time; `None` if there is no limit.
+pub(super) fn oldest_kept(now: DateTime<Utc>, config: &Config) -> Option<DateTime<Utc>> {
+    now.checked_sub_signed(TimeDelta::from_std(max_age(config)).ok()?)
+}
+
+/// Identifies a deferred observation: its run, Slurm's job id, and when it was read.
+pub(super) type DeferredKey = (RunKey, u32, DateTime<Utc>);
 
 #[derive(Clone)]
 pub(super) struct DeferredObservation {
@@ -39,9 +54,6 @@ pub(super) struct DeferredObservations {
 impl DeferredObservations {
     /// Adds an observation if it shows a change, or confirms the previous one for the first time. Returns whether it was added.
     pub(super) fn push(&mut self, run: &RunKey, deferred: DeferredObservation) -> bool {
-        if self.total() >= MAX_TOTAL {
-            self.remove_older_than(deferred.at - MAX_AGE);
-        }
         let earlier = self.runs.get(run).map_or(&[][..], Vec::as_slice);
         let same_content = |other: &DeferredObservation| {
             is_same(&other.reading.observation, &deferred.reading.observation)
@@ -49,13 +61,18 @@ impl DeferredObservations {
         let confirmed = earlier.len() >= 2 && earlier.iter().rev().take(2).all(same_content);
         if confirmed
             || earlier.len() >= MAX_PER_RUN
-            || self.total() >= MAX_TOTAL
+            || self.is_full()
             || self.bytes_beside(&deferred) >= MAX_BYTES_PER_SHARD
         {
             return false;
         }
         self.runs.entry(run.clone()).or_default().push(deferred);
         true
+    }
+
+    /// Whether there is no room for another one.
+    pub(super) fn is_full(&self) -> bool {
+        self.total() >= MAX_TOTAL
     }
 
     /// Size of the payloads in the shard of an observation.
@@ -74,14 +91,26 @@ impl DeferredObservations {
         runs.flat_map(|(run, observations)| observations.iter().map(move |one| (run, one)))
     }
 
+    /// Identifies the observations of every run of a job.
+    pub(super) fn keys_of_job(&self, run: &RunKey) -> Vec<DeferredKey> {
+        if self.is_empty() {
+            return Vec::new();
+        }
+        let last = RunKey {
+            submit_time: i64::MAX,
+            attempt: u32::MAX,
+            ..run.clone()
+        };
+        let runs = self.runs.range(first_of_job(run)..=last);
+        let all = runs.flat_map(|(run, all)| all.iter().map(move |one| (run, one)));
+        all.map(|(run, one)| (run.clone(), one.reading.observation.raw_id, one.at))
+            .collect()
+    }
+
     /// Removes and returns the observations of a run and of the job's earlier runs, in order. A job may be in its next run before an earlier
     /// one is seen again.
     pub(super) fn take_until(&mut self, run: &RunKey) -> Vec<DeferredObservation> {
-        let first = RunKey {
-            submit_time: i64::MIN,
-            attempt: 0,
-            ..run.clone()
-        };
+        let first = first_of_job(run);
         let taken = self.runs.extract_if(first..=run.clone(), |_, _| true);
         taken.flat_map(|(_, observations)| observations).collect()
     }
@@ -104,6 +133,15 @@ impl DeferredObservations {
         removed
             .map(|deferred| deferred.reading.observation.raw_id)
             .collect()
+    }
+}
+
+/// The smallest key of a job's runs.
+fn first_of_job(run: &RunKey) -> RunKey {
+    RunKey {
+        submit_time: i64::MIN,
+        attempt: 0,
+        ..run.clone()
     }
 }
 

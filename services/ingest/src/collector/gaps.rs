@@ -73,7 +73,8 @@ impl Collector {
             .await?;
         if !emitted {
             let runs: BTreeSet<RunKey> = before.keys().cloned().collect();
-            core.take_back(&runs.iter().collect(), &BTreeSet::new(), before.into());
+            let runs = runs.iter().collect();
+            core.take_back(&runs, &BTreeSet::new(), before.into(), &self.config);
         }
         Ok(emitted)
     }

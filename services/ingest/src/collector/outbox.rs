@@ -11,6 +11,7 @@ use tracing::Span;
 use super::deferred::DeferredObservation;
 use super::{Collector, Core, capture};
 use crate::adapters::store::Store;
+use crate::config::Config;
 use crate::domain::{Fact, FactId, RunState, run_of};
 use crate::{Error, metrics};
 
@@ -108,7 +109,7 @@ impl Collector {
                 let runs: BTreeSet<&RunKey> = counted.iter().map(|event| &event.run).collect();
                 let states = runs.iter().filter_map(|run| core.run_store.get(run));
                 let jobs: BTreeSet<u32> = states.map(|state| state.raw_id).collect();
-                core.take_back(&runs, &jobs, before);
+                core.take_back(&runs, &jobs, before, &self.config);
                 let now = chrono::Utc::now().timestamp();
                 for run in runs {
                     if let Some(state) = core.run_store.get(run).cloned() {
@@ -183,7 +184,7 @@ impl Core {
             .await?
         {
             dirty.clear();
-            waiting.is_unstored = false;
+            waiting.unstored.clear();
             store.write_meta(meta, &[], BLOCKING_WRITE_TIMEOUT).await?;
         }
         Ok(())
@@ -195,6 +196,7 @@ impl Core {
         runs: &BTreeSet<&RunKey>,
         jobs: &BTreeSet<u32>,
         before: Previous,
+        config: &Config,
     ) {
         for (run, tracked) in before.runs {
             if !runs.contains(&run) {
@@ -208,7 +210,9 @@ impl Core {
         for deferred in before.deferred {
             if jobs.contains(&deferred.reading.observation.raw_id) {
                 let run = run_of(&self.run_store, &deferred.reading.observation);
-                self.defer(&run, deferred);
+                let known = self.waiting.deferred.keys_of_job(&run);
+                self.defer(&run, deferred, config);
+                self.store_deferred(&run, &known);
             }
         }
     }

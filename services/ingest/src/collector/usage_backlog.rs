@@ -111,15 +111,15 @@ impl UsageBacklog {
         self.runs.values_mut().map(|entry| &mut entry.wait)
     }
 
-    /// Reschedules a run after an answer without the usage. The total wait is at most `within`.
-    fn postpone(&mut self, run: &RunKey, now: Instant, within: Duration) {
-        let left = within.saturating_sub(self.waited(run, now).unwrap_or_default());
+    /// Reschedules a run after an answer without the usage, for its last lookup at the latest.
+    fn postpone(&mut self, run: &RunKey, now: Instant, config: &Config) {
         let run = LocalRunKey::from(run);
         if let Some(entry) = self.runs.get(&run).copied() {
-            let pause = Duration::from_secs(2 << entry.answers.min(5)).min(MAX_PAUSE);
-            let pause = pause.min(left.max(MIN_PAUSE));
             let mut wait = entry.wait;
             wait.answered(now);
+            let left = wait.left(config.resolution_timeout, now, config);
+            let pause = Duration::from_secs(2 << entry.answers.min(5)).min(MAX_PAUSE);
+            let pause = pause.min(left.max(MIN_PAUSE));
             let entry = UsageBacklogEntry {
                 due: now + pause,
                 wait,
@@ -185,7 +185,7 @@ impl Collector {
             match core.usage_backlog.wait(run) {
                 Some(wait) if wait.is_over(within, now, &self.config) => given_up.push(run.clone()),
                 Some(wait) => {
-                    core.usage_backlog.postpone(run, now, within);
+                    core.usage_backlog.postpone(run, now, &self.config);
                     core.store_wait(run, wait.waited(now));
                 }
                 None => {}
@@ -235,7 +235,7 @@ impl Collector {
         for run in runs {
             if !emitted {
                 core.usage_backlog
-                    .postpone(run, Instant::now(), self.config.resolution_timeout);
+                    .postpone(run, Instant::now(), &self.config);
             } else if let Some(tracked) = core.run_store.get(run) {
                 core.usage_backlog.note(run, tracked, now, &self.config);
                 core.last.remove(run);
@@ -341,9 +341,8 @@ mod tests {
         };
         assert_eq!(due(&usage_backlog, 0), [key(2)]);
         assert_eq!(due(&usage_backlog, 10), [key(2), key(1), key(3)]);
-        let within = config.resolution_timeout;
-        usage_backlog.postpone(&run(2), at(10), within);
-        usage_backlog.postpone(&run(2), at(12), within);
+        usage_backlog.postpone(&run(2), at(10), &config);
+        usage_backlog.postpone(&run(2), at(12), &config);
         assert_eq!(due(&usage_backlog, 15), [key(1), key(3)]);
         assert_eq!(
             usage_backlog.waited(&run(2), at(16)),
@@ -377,14 +376,45 @@ mod tests {
             usage_backlog.waited(&run(1), at(100)),
             Some(Duration::from_secs(410))
         );
-        usage_backlog.postpone(&run(1), at(100), config.resolution_timeout);
-        usage_backlog.postpone(&run(1), at(107), config.resolution_timeout);
+        usage_backlog.postpone(&run(1), at(100), &config);
+        usage_backlog.postpone(&run(1), at(107), &config);
         // The last lookup is no later than the timeout.
         assert_eq!(usage_backlog.due(at(109)).next(), None);
         assert_eq!(usage_backlog.due(at(110)).next(), Some(key(1)));
         assert_eq!(
             usage_backlog.waited(&run(1), at(110)),
             Some(config.resolution_timeout)
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_run_past_its_limit_is_not_asked_for_all_the_time_after_an_outage() {
+        let config = Config::default();
+        let (began, mut usage_backlog) = (Instant::now(), UsageBacklog::default());
+        let mut waited = ended(5);
+        waited.rare.waited_for_accounting = config.resolution_timeout.as_secs() + 10;
+        usage_backlog.note(&run(1), &waited, 1_000, &config);
+        usage_backlog
+            .waits()
+            .for_each(|wait| wait.interrupted(began));
+        let returned = began + Duration::from_secs(900);
+        usage_backlog
+            .waits()
+            .for_each(|wait| wait.resumed(returned));
+        let (mut now, mut lookups) = (returned, 1);
+        let is_over = |usage_backlog: &UsageBacklog, now| {
+            let wait = usage_backlog.wait(&run(1)).unwrap();
+            wait.is_over(config.resolution_timeout, now, &config)
+        };
+        while !is_over(&usage_backlog, now) {
+            usage_backlog.postpone(&run(1), now, &config);
+            now = usage_backlog.by_due.first().unwrap().0;
+            lookups += 1;
+        }
+        // 2, 4, 8 and 16 s apart, and the last one when slurmctld has had the time to report the run.
+        assert_eq!(
+            (lookups, now - returned),
+            (5, config.missing_record_timeout)
         );
     }
 }

@@ -1,18 +1,20 @@
 //! Jobs whose newest run is not published yet, because the end of an earlier run is looked up. No run state holds what is known of them, so
 //! it is stored beside the runs: a hold that a restart lost would never be published, and each restart would begin the wait again.
 
-use std::collections::{BTreeMap, HashMap};
-use std::time::Duration;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use chrono::DateTime;
 use mesh_events::RunKey;
 use serde::{Deserialize, Serialize};
 use slurm_types::{JobBaseState, ReasonClass};
 
-use super::deferred::{DeferredObservation, DeferredObservations, MAX_AGE};
+use super::deferred::{
+    DeferredKey, DeferredObservation, DeferredObservations, max_age, oldest_kept,
+};
 use super::open_lookups::{pack, unpack};
 use super::{Core, TracedObservation};
 use crate::adapters::store::Store;
+use crate::config::Config;
 use crate::domain::{EntityKind, Observation, Owner, Record, StoredLookup};
 use crate::envelope::Cause;
 
@@ -25,8 +27,8 @@ pub struct WaitingJobs {
     pub(super) restarted: HashMap<u32, i64>,
     /// Lookups of jobs of which every known run has ended, or none is known.
     pub(super) lookups: BTreeMap<u32, StoredLookup>,
-    /// Whether an observation was deferred that is not stored yet.
-    pub(super) is_unstored: bool,
+    /// Jobs of which an observation was deferred that is not stored yet.
+    pub(super) unstored: BTreeSet<u32>,
 }
 
 /// A job as stored.
@@ -217,13 +219,16 @@ impl WaitingJobs {
 }
 
 impl Core {
-    /// Defers an observation.
-    pub(super) fn defer(&mut self, run: &RunKey, deferred: DeferredObservation) {
-        let raw_id = deferred.reading.observation.raw_id;
-        if self.waiting.deferred.push(run, deferred) {
-            self.waiting.is_unstored = true;
-            self.dirty.insert(Store::shard_of_record(raw_id));
+    /// Defers an observation. [`Self::store_deferred`] stores it.
+    pub(super) fn defer(&mut self, run: &RunKey, deferred: DeferredObservation, config: &Config) {
+        if self.waiting.deferred.is_full()
+            && let Some(oldest) = oldest_kept(deferred.at, config)
+        {
+            let removed = self.waiting.deferred.remove_older_than(oldest);
+            self.dirty
+                .extend(removed.into_iter().map(Store::shard_of_record));
         }
+        self.waiting.deferred.push(run, deferred);
     }
 
     /// Removes and returns what is deferred of an observation's job until its run. Mostly nothing is, and no run has to be resolved for that.
@@ -232,12 +237,19 @@ impl Core {
             return Vec::new();
         }
         let run = crate::domain::run_of(&self.run_store, observation);
-        let taken = self.waiting.deferred.take_until(&run);
-        for deferred in &taken {
-            let raw_id = deferred.reading.observation.raw_id;
-            self.dirty.insert(Store::shard_of_record(raw_id));
+        self.waiting.deferred.take_until(&run)
+    }
+
+    /// Has the shards written in which other observations of a job are deferred than before. At most polls, the same ones are taken and
+    /// deferred again.
+    pub(super) fn store_deferred(&mut self, run: &RunKey, before: &[DeferredKey]) {
+        let now = self.waiting.deferred.keys_of_job(run);
+        let added = now.iter().filter(|key| !before.contains(key));
+        self.waiting.unstored.extend(added.map(|(_, id, _)| id));
+        if now != before {
+            let ids = before.iter().chain(&now).map(|(_, id, _)| *id);
+            self.dirty.extend(ids.map(Store::shard_of_record));
         }
-        taken
     }
 
     /// Records that the controller has shown a run as restarted.
@@ -258,13 +270,14 @@ impl Core {
 
     /// Removes jobs that no source has shown for so long that every lookup of them has ended. `caught_up_until`, in Unix seconds, is
     /// the time until which everything was read: what waits during an outage stays.
-    pub(super) fn expire_waiting(&mut self, caught_up_until: i64) {
-        let max_age = Duration::from_secs(MAX_AGE.num_seconds().unsigned_abs());
-        let oldest = caught_up_until.saturating_sub(MAX_AGE.num_seconds());
-        let mut removed = match DateTime::from_timestamp(oldest, 0) {
-            Some(oldest) => self.waiting.deferred.remove_older_than(oldest),
-            None => Vec::new(),
+    pub(super) fn expire_waiting(&mut self, caught_up_until: i64, config: &Config) {
+        let max_age = max_age(config);
+        let until = DateTime::from_timestamp(caught_up_until, 0);
+        let Some(oldest) = until.and_then(|until| oldest_kept(until, config)) else {
+            return;
         };
+        let mut removed = self.waiting.deferred.remove_older_than(oldest);
+        let oldest = oldest.timestamp();
         let lookups = &self.lookups;
         let is_old = |raw_id: &u32| {
             let lookup = lookups.get(raw_id);
@@ -291,84 +304,4 @@ impl Core {
 }
 
 #[cfg(test)]
-mod tests {
-    use chrono::Utc;
-    use slurm_client::{ArrayTasks, JobRecord};
-    use slurm_types::{JobId, JobState, UnixTime};
-
-    use super::*;
-
-    fn deferred(job_id: u32, task: Option<u32>, cause: Cause) -> (RunKey, DeferredObservation) {
-        let record = JobRecord {
-            job_id: JobId::new(job_id),
-            array_job_id: task.and_then(|_| JobId::new(70)),
-            array_tasks: task.map(ArrayTasks::Task),
-            submit: Some(UnixTime::from_secs(100)),
-            start: Some(UnixTime::from_secs(900)),
-            state: JobState::parse("PENDING"),
-            reason: "JobHeldUser".to_owned(),
-            priority: Some(0),
-            restarts: 2,
-            user: "alice".to_owned(),
-            uid: Some(7),
-            account: "physics".to_owned(),
-            partition: "gpu".to_owned(),
-            ..JobRecord::default()
-        };
-        let observation = Observation::from_controller("c", &record).unwrap();
-        assert!(observation.waiting() && observation.held);
-        let run = RunKey {
-            attempt: u32::from(task.is_none()),
-            ..observation.run.clone()
-        };
-        let at = Utc::now().timestamp_millis();
-        let deferred = DeferredObservation {
-            cause,
-            at: DateTime::from_timestamp_millis(at).unwrap(),
-            reading: TracedObservation {
-                digest: Some(u64::MAX),
-                ..TracedObservation::new(observation)
-            },
-        };
-        (run, deferred)
-    }
-
-    #[test]
-    fn what_waits_survives_a_restart() {
-        let mut waiting = WaitingJobs::default();
-        for (run, deferred) in [
-            deferred(7, None, Cause::Poll(3)),
-            deferred(7, None, Cause::Hook("JobComp".to_owned())),
-            deferred(71, Some(4), Cause::Lookup),
-        ] {
-            assert!(waiting.deferred.push(&run, deferred));
-        }
-        waiting.restarted.insert(7, 100);
-        let lookup = StoredLookup {
-            waited: 60,
-            answers: 2,
-            ..StoredLookup::default()
-        };
-        waiting.lookups.insert(9, lookup);
-        let mut restored = WaitingJobs::default();
-        for shard in 0..128 {
-            let stored = serde_json::to_vec(&waiting.of_shard(shard)).unwrap();
-            restored.restore("c", serde_json::from_slice(&stored).unwrap());
-        }
-        let shown = |jobs: &WaitingJobs| -> Vec<String> {
-            let all = jobs.deferred.iter();
-            all.map(|(run, one)| {
-                let (observation, digest) = (&one.reading.observation, one.reading.digest);
-                format!(
-                    "{run:?} {:?} {} {digest:?} {observation:?}",
-                    one.cause, one.at
-                )
-            })
-            .collect()
-        };
-        assert_eq!(shown(&restored), shown(&waiting));
-        assert_eq!(shown(&restored).len(), 3);
-        assert_eq!(restored.restarted, waiting.restarted);
-        assert_eq!(restored.lookups, waiting.lookups);
-    }
-}
+mod tests;

@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::pending_reads::{AvailableRecords, PendingRead, is_settled, merge, next, note};
-use super::{JobReadRequest, NEW_JOBS, UnknownJobLimiter, finish, postpone};
+use super::{JobReadRequest, NEW_JOBS, UnknownJobLimiter, finish, postpone, redeliver};
 use crate::accounting::resolver::LookupQueue;
 use crate::collector::{Collector, TracedObservation};
 use crate::domain::Observation;
@@ -243,9 +243,9 @@ impl<S: JobQueries> JobReader<S> {
         let cause = hook.map_or(Cause::Lookup, Cause::Hook);
         let follow_ups = self.collector.absorb(&cause, readings).await?;
         tracing::debug!(jobs = ids.len(), ?asked, all = ?began.elapsed(), "jobs read for doorbells");
-        reread.extend(follow_ups.reread);
-        for id in follow_ups.accounting {
-            asked_of_accounting.entry(id).or_default();
+        reread.extend(&follow_ups.reread);
+        for id in &follow_ups.accounting {
+            asked_of_accounting.entry(*id).or_default();
         }
         for (id, evidence) in asked_of_accounting {
             self.lookups.ask_with(id, evidence).await;
@@ -272,14 +272,13 @@ impl<S: JobQueries> JobReader<S> {
                 job.due = Instant::now() + Duration::from_millis(50 << doubled);
                 job.reads += 1;
             } else if let Some(job) = waiting.remove(id) {
-                finish(
-                    job.requests,
-                    if reread.contains(id) {
-                        "left_to_sweep"
-                    } else {
-                        "answered"
-                    },
-                );
+                match reread.contains(id) {
+                    _ if follow_ups.not_stored.contains(id) => {
+                        redeliver(job.requests, "not_stored");
+                    }
+                    true => finish(job.requests, "left_to_sweep"),
+                    false => finish(job.requests, "answered"),
+                }
             }
         }
         Ok(self.collector.config.read_interval)

@@ -2,10 +2,11 @@
 
 use async_nats::jetstream;
 use mesh_events::Event;
+use mesh_events::catalogue::{MESH_HOOKS, durable};
 use mesh_events::proto::mesh::event::v1::event::Payload;
 use mesh_testkit::wait_for;
 
-use crate::cluster::{self, Cluster};
+use crate::cluster::{self, Cluster, NAME};
 use crate::doorbell::ring;
 use crate::forged::field;
 use crate::forgotten::{wait_all_in_accounting, wait_all_purged};
@@ -184,6 +185,74 @@ async fn a_resized_run_that_only_accounting_has_waits_for_the_bucket() {
     limit(&mesh, None).await;
     mesh.wait_history(job, "submitted started resized cancelled")
         .await;
+    mesh.assert_no_duplicates();
+    ingest.stop().await;
+}
+
+/// Number of doorbells that are not acknowledged.
+async fn unacknowledged(mesh: &Mesh) -> usize {
+    let client = async_nats::connect(mesh.nats.url()).await.unwrap();
+    let stream = jetstream::new(client).get_stream(MESH_HOOKS).await.unwrap();
+    let durable = durable(MESH_HOOKS, "ingest", NAME);
+    let consumer = stream.consumer_info(durable).await.unwrap();
+    consumer.num_ack_pending + usize::try_from(consumer.num_pending).unwrap()
+}
+
+/// While accounting is away, a hold after a requeue waits for the end of the first run. It must be stored before its doorbell is gone.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_doorbell_is_redelivered_until_what_it_has_shown_is_stored() {
+    let (cluster, _guard) = cluster::shared().await;
+    let mesh = Mesh::start().await;
+    let stand_in = StandIn::new(cluster);
+    let settings = "poll_interval = \"500ms\"";
+    let ingest = mesh.ingest_through(&stand_in, cluster, settings).await;
+    let ingest = ingest.ready().await;
+    let script = "[ \"${SLURM_RESTART_COUNT:-0}\" -gt 0 ] || sleep 300; sleep 1";
+    let job = cluster.sbatch(&["--requeue"], script).await;
+    mesh.wait_history(job, "submitted started").await;
+    assert_eq!(unacknowledged(&mesh).await, 0);
+    stand_in.override_output("sacct", "exit 1");
+    // Only doorbells read jobs.
+    stand_in.override_output("squeue", "case \"$*\" in *%i*) exit 1 ;; esac");
+    limit(&mesh, Some(1)).await;
+    let id = job.to_string();
+    cluster.run("root", &["scontrol", "requeuehold", &id]).await;
+    cluster.wait_state(job, "PENDING").await;
+    ring(&mesh, "EpilogSlurmctld", job, &[]).await;
+    wait_for("readiness says it", DEADLINE, async || {
+        let problems = ingest.context.health.problems();
+        problems.contains_key(STATE).then_some(())
+    })
+    .await;
+    // It is delivered a second time after five seconds.
+    let asked = |calls: &[String]| {
+        calls
+            .iter()
+            .filter(|call| call.contains(&format!("show job {id}")))
+            .count()
+    };
+    let before = asked(&stand_in.calls());
+    wait_for("the job is read again", DEADLINE, async || {
+        (asked(&stand_in.calls()) > before).then_some(())
+    })
+    .await;
+    assert_eq!(unacknowledged(&mesh).await, 1);
+    limit(&mesh, None).await;
+    wait_for("it is acknowledged", DEADLINE, async || {
+        (unacknowledged(&mesh).await == 0).then_some(())
+    })
+    .await;
+    ingest.crash().await;
+    cluster.run("root", &["scontrol", "release", &id]).await;
+    cluster.wait_state(job, "COMPLETED").await;
+    stand_in.truth("sacct");
+    stand_in.truth("squeue");
+    let ingest = mesh.ingest_through(&stand_in, cluster, settings).await;
+    let ingest = ingest.ready().await;
+    mesh.wait_event("the hold", |event| {
+        event.r#type == "job.held" && mesh.of_job(job).contains(event)
+    })
+    .await;
     mesh.assert_no_duplicates();
     ingest.stop().await;
 }

@@ -5,19 +5,18 @@
 //! --test-only`) uses one up (22.05).
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
 use mesh_events::RunKey;
 use slurm_client::{AccountingQuery, AccountingRecord, UsageRecord};
 use slurm_types::{JobId, JobRef};
 use tokio::time::Instant;
 
+use super::request::{Answer, FailurePause};
 use super::{CatchUp, LOOKUP_INTERVAL, SLURMDBD_BACKLOG_WAIT};
 use crate::collector::{TracedObservation, Unseen};
 use crate::domain::{fold, provisional};
 use crate::envelope::Cause;
 use crate::job_queries::JobQueries;
-use crate::sources::{RequestCost, backoff, unless_stopped};
 use crate::{Error, metrics};
 
 /// Maximum number of ids per request.
@@ -25,8 +24,6 @@ pub(crate) const MAX_IDS_PER_LOOKUP: usize = 1_000;
 /// Shortest pause between two lookups of an id.
 const MIN_PAUSE: Duration = Duration::from_secs(2);
 
-/// Smallest pause after a request that failed, also if accounting answers others.
-const MIN_PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(10);
 /// Smallest part of a request that is divided because its answer takes too long.
 const MIN_PART: usize = 8;
 
@@ -190,68 +187,36 @@ impl<S: JobQueries> CatchUp<S> {
         let (mut size, mut answers) = (left.len(), Vec::new());
         while !left.is_empty() {
             let (part, rest) = left.split_at(size.min(left.len()));
-            match self.answered_part(part, &ask).await? {
-                Some(answer) => {
+            let is_too_large =
+                |error: &slurm_client::Error| error.is_too_much() && part.len() > MIN_PART;
+            let ask = || async {
+                Some(match ask(part.to_vec()).await {
+                    // An answer about one job that is too large is none.
+                    Err(slurm_client::Error::TooLarge { .. }) if part.len() == 1 => Ok(Vec::new()),
+                    answer => answer,
+                })
+            };
+            let pause = FailurePause::UntilAvailable;
+            match self.ask_until_answered(ask, is_too_large, pause).await? {
+                Answer::Complete { answer, .. } => {
                     answers.extend(answer);
                     left = rest;
                     size *= 2;
                 }
-                None => size = part.len().div_ceil(4),
+                Answer::TooLarge(error) => {
+                    tracing::warn!(
+                        error = &error as &dyn std::error::Error,
+                        jobs = part.len(),
+                        "accounting lookup too large, repeated in parts"
+                    );
+                    size = part.len().div_ceil(4);
+                }
+                Answer::Pointless => return Ok(answers),
             }
             if !left.is_empty() {
                 self.pause(LOOKUP_INTERVAL).await?;
             }
         }
         Ok(answers)
-    }
-
-    /// Repeats a request until accounting answers; `None` if a smaller one may have an answer.
-    async fn answered_part<Q: Clone, T, F>(
-        &self,
-        part: &[Q],
-        ask: &impl Fn(Vec<Q>) -> F,
-    ) -> Result<Option<Vec<T>>, Error>
-    where
-        F: Future<Output = Result<Vec<T>, slurm_client::Error>>,
-    {
-        let (mut failures, mut unavailable) = (0, false);
-        loop {
-            match unless_stopped(&self.shutdown, ask(part.to_vec())).await? {
-                Ok(_) if std::mem::take(&mut unavailable) => {
-                    // It answers again: a failure after this is the first one.
-                    failures = 0;
-                    self.slurmdbd.up(RequestCost::Heavy).await?;
-                    self.pause(SLURMDBD_BACKLOG_WAIT).await?;
-                }
-                Ok(answer) => {
-                    self.slurmdbd.up(RequestCost::Heavy).await?;
-                    return Ok(Some(answer));
-                }
-                // An answer about one job that is too large is none.
-                Err(slurm_client::Error::TooLarge { .. }) if part.len() == 1 => {
-                    return Ok(Some(Vec::new()));
-                }
-                Err(error) if error.is_too_much() && part.len() > MIN_PART => {
-                    tracing::warn!(
-                        error = &error as &dyn std::error::Error,
-                        jobs = part.len(),
-                        "accounting lookup too large, repeated in parts"
-                    );
-                    return Ok(None);
-                }
-                Err(error) => {
-                    self.slurmdbd.down(RequestCost::Heavy, &error).await?;
-                    (unavailable, failures) = (true, failures + 1);
-                    let pause = backoff(failures);
-                    let least = pause.min(MIN_PAUSE_AFTER_FAILURE);
-                    self.pause(least).await?;
-                    // It may have answered another request meanwhile.
-                    tokio::select! {
-                        paused = self.pause(pause - least) => paused?,
-                        () = self.slurmdbd.available() => {}
-                    }
-                }
-            }
-        }
     }
 }

@@ -37,12 +37,15 @@ impl WindowSize {
         }
     }
 
-    /// Shortens the window after an unusable answer, and never exceeds the shorter length again. Returns whether a retry makes sense.
-    pub(super) fn shorten(&mut self) -> bool {
+    /// Whether a shorter window may be answered.
+    pub(super) const fn can_be_shorter(&self) -> bool {
+        self.secs > MIN_WINDOW_SECS
+    }
+
+    /// Shortens the window after an unusable answer, and never exceeds the shorter length again.
+    pub(super) fn shorten(&mut self) {
         let shorter = (self.secs / 4).max(MIN_WINDOW_SECS);
-        let worth_it = shorter < self.secs;
         (self.secs, self.max_secs) = (shorter, shorter);
-        worth_it
     }
 }
 
@@ -73,11 +76,12 @@ mod tests {
         stride.answered(0);
         stride.answered(0);
         assert_eq!(stride.secs(), 480);
-        assert!(stride.shorten());
+        stride.shorten();
         stride.answered(0);
         assert_eq!(stride.secs(), 120);
-        assert!(stride.shorten());
-        assert!(!stride.shorten());
+        assert!(stride.can_be_shorter());
+        stride.shorten();
+        assert!(!stride.can_be_shorter());
         stride.answered(0);
         assert_eq!(stride.secs(), MIN_WINDOW_SECS);
     }

@@ -144,6 +144,17 @@ pub(super) fn note(open: &mut BTreeMap<u32, OpenRequest>, lookup: LookupRequest)
     entry.places.extend(lookup.place);
 }
 
+/// Returns ends that accounting has to their lookups, if it has them incompletely so far: the next answer is compared with them again. Ends
+/// that were refused or inferred are not judged a second time.
+pub(super) fn compare_again(open: &mut BTreeMap<u32, OpenRequest>, recorded: Vec<Observation>) {
+    for end in recorded {
+        let lookup = open.get_mut(&end.raw_id);
+        if let Some(lookup) = lookup.filter(|lookup| lookup.incomplete.is_some()) {
+            lookup.evidence.push(end);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use tokio::sync::oneshot;
@@ -206,5 +217,30 @@ mod tests {
         let (requests, mut answer) = end_of(7);
         lookups.ask_for(7, requests);
         assert_eq!(answer.try_recv(), Ok(DoorbellOutcome::Postponed));
+    }
+
+    #[test]
+    fn only_recorded_ends_are_compared_with_the_next_answer() {
+        let end = |job_id, submit_time| {
+            let row = slurm_client::AccountingRecord {
+                job_id: slurm_types::JobId::new(job_id),
+                submit: Some(slurm_types::UnixTime::from_secs(submit_time)),
+                state: slurm_types::JobState::parse("FAILED"),
+                ..slurm_client::AccountingRecord::default()
+            };
+            Observation::from_accounting("c", &row).unwrap()
+        };
+        let mut open = BTreeMap::new();
+        for job_id in [7, 8] {
+            open.insert(job_id, OpenRequest::default());
+        }
+        // Job 7 has an end that accounting has incompletely, and another one that was refused.
+        open.get_mut(&7).unwrap().incomplete = Some(Instant::now());
+        compare_again(&mut open, vec![end(7, 200), end(8, 200), end(9, 200)]);
+        let kept = |job_id| -> Vec<i64> {
+            let evidence = open[&job_id].evidence.iter();
+            evidence.map(|end| end.run.submit_time).collect()
+        };
+        assert_eq!((kept(7), kept(8)), (vec![200], Vec::new()));
     }
 }

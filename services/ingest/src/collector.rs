@@ -185,7 +185,9 @@ impl Collector {
             &condition,
             &shutdown,
         );
-        let dirty = dirty.await?;
+        let mut dirty = dirty.await?;
+        // Else each start would publish these again, until something else in their shard changes.
+        dirty.extend(loaded.unconfirmed);
         // Before the first poll moves the watermark; both are stored with one write.
         let newest = loaded.run_store.newest_time(now);
         meta.backlog_from = accounting_backlog::at_start(&mut meta, &config, now, newest);

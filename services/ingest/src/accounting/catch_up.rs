@@ -173,7 +173,9 @@ impl<S: JobQueries> CatchUp<S> {
                     .filter(|run| {
                         run.end_kind().is_some() && run.end.is_some_and(|end| end >= since)
                     });
-                let ended = self.with_codes(ended.collect(), false).await?;
+                let ended: Vec<Observation> = ended.collect();
+                self.count_restarts(&ended).await?;
+                let ended = self.with_codes(ended, false).await?;
                 let readings: Vec<TracedObservation> =
                     ended.into_iter().map(TracedObservation::new).collect();
                 recovered += self.collector.count_new(&readings).await;
@@ -194,6 +196,22 @@ impl<S: JobQueries> CatchUp<S> {
             resized = rows;
             start = next;
         }
+    }
+
+    /// Asks slurmctld whether runs that may continue another one of their job do so: accounting does not count restarts, and a run after an
+    /// end that returns no job to the queue is either a requeue by a user or another job with the same id.
+    async fn count_restarts(&self, ended: &[Observation]) -> Result<(), Error> {
+        let ids = self.collector.may_be_requeued(ended).await;
+        for some in ids.chunks(MAX_IDS_PER_LOOKUP) {
+            match unless_stopped(&self.shutdown, self.slurm.jobs(some)).await? {
+                Ok(answer) => self.collector.restarts_counted(&answer.found).await,
+                Err(error) => {
+                    let error = &error as &dyn std::error::Error;
+                    tracing::warn!(error, jobs = some.len(), "restarts of jobs not read");
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Reads accounting's rows of a time range.

@@ -91,6 +91,8 @@ pub struct Loaded {
     pub meta: Option<Meta>,
     /// Events whose publication is not confirmed.
     pub outbox: Vec<Event>,
+    /// Shards that still have such events.
+    pub unconfirmed: BTreeSet<u32>,
 }
 
 /// The bucket `mesh_ingest`.
@@ -119,6 +121,7 @@ impl Store {
             waiting: WaitingJobs::default(),
             meta: None,
             outbox: Vec::new(),
+            unconfirmed: BTreeSet::new(),
         };
         for entry in entries {
             let damaged = |source: Box<dyn std::error::Error + Send + Sync>| Error::State {
@@ -136,6 +139,10 @@ impl Store {
             }
             let shard: Shard<RunState> =
                 serde_json::from_slice(&entry.value).map_err(|error| damaged(error.into()))?;
+            if !shard.outbox.is_empty() {
+                let number = entry.key.rsplit('.').next().and_then(|n| n.parse().ok());
+                loaded.unconfirmed.extend(number);
+            }
             loaded
                 .outbox
                 .extend(unpack(&shard.outbox).map_err(damaged)?);

@@ -215,7 +215,7 @@ impl Collector {
             if observation.record == Record::Controller
                 && observation.restarts.is_some_and(|restarts| restarts > 0)
             {
-                core.note_restarted(&observation);
+                core.note_restarted(observation.raw_id, observation.run.submit_time);
             }
             if observation.record == Record::Controller
                 && observation.waiting()

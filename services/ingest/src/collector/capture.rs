@@ -9,7 +9,7 @@ use mesh_events::{Event, EventId, EventType, SCHEMA_VERSION, timestamp};
 use tracing::Span;
 
 use super::outbox::BLOCKING_WRITE_TIMEOUT;
-use super::{Collector, Core};
+use super::{Collector, Core, LostState};
 use crate::adapters::fenced::{BACKOFF, pause};
 use crate::adapters::store::Meta;
 use crate::{Error, metrics};
@@ -146,10 +146,17 @@ fn note_absence(meta: &mut Meta, kind: EventType, capture_event: &CaptureEvent) 
     }
 }
 
-/// Updates the counts from outbox events that were stored with their run only: no other event may get their ids.
+/// Updates the counts from outbox events that were stored with their run only: no other event may get their ids. A gap that was opened
+/// with its run is closed by a later poll.
 pub(super) fn count_outbox(meta: &mut Meta, outbox: &[Event]) {
     for event in outbox {
         if let Some(Payload::Capture(capture_event)) = &event.payload {
+            if event.r#type == EventType::CaptureGapOpened.to_string() {
+                let from = capture_event.from.as_ref().map_or(0, |from| from.seconds);
+                let poll = meta.poll + 1;
+                meta.lost_state
+                    .get_or_insert_with(|| LostState::first(from, poll));
+            }
             let count = meta
                 .counts
                 .entry(counted_as(&event.r#type, capture_event))
@@ -186,6 +193,25 @@ mod tests {
             count_outbox(&mut meta, std::slice::from_ref(&event));
             assert_eq!(meta.counts[key], after);
         }
+    }
+
+    #[test]
+    fn a_gap_that_was_opened_with_its_run_is_closed() {
+        let opened = Event {
+            r#type: EventType::CaptureGapOpened.to_string(),
+            payload: Some(Payload::Capture(CaptureEvent {
+                source: "slurmctld".to_owned(),
+                from: Some(timestamp(chrono::DateTime::UNIX_EPOCH)),
+                ..CaptureEvent::default()
+            })),
+            ..Event::default()
+        };
+        let mut meta = Meta {
+            poll: 7,
+            ..Meta::default()
+        };
+        count_outbox(&mut meta, &[opened]);
+        assert_eq!(meta.lost_state, Some(LostState::first(0, 8)));
     }
 
     #[test]

@@ -24,6 +24,16 @@ pub struct LostState {
     pub poll: u64,
 }
 
+impl LostState {
+    pub(super) const fn first(from: i64, poll: u64) -> Self {
+        Self {
+            from,
+            runs: 1,
+            poll,
+        }
+    }
+}
+
 impl Collector {
     /// Records a run that had ended and runs again. Returns the event that opens the gap, for the first such run.
     pub(super) fn record_restart(
@@ -44,11 +54,7 @@ impl Collector {
             lost.poll = poll;
             return None;
         }
-        core.meta.lost_state = Some(LostState {
-            from: end,
-            runs: 1,
-            poll,
-        });
+        core.meta.lost_state = Some(LostState::first(end, poll));
         tracing::warn!(
             run = run.entity_key(),
             "ended run is running again: slurmctld restarted with an older state"

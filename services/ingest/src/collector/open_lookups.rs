@@ -14,6 +14,7 @@ use tokio::time::Instant;
 use super::accounting_wait::AccountingWait;
 use super::{Collector, Core};
 use crate::adapters::store::Store;
+use crate::config::Config;
 use crate::domain::{
     EndLookup, LookupAnswers, LookupLimits, Owner, Resolution, StoredLookup, settle,
 };
@@ -60,7 +61,7 @@ impl OpenLookup {
             restarts: stored.restarts.saturating_add(1),
             answers: LookupAnswers {
                 count: stored.answers,
-                alive: false,
+                ..LookupAnswers::default()
             },
             ..Self::now()
         }
@@ -87,9 +88,10 @@ impl OpenLookup {
         self.answers = LookupAnswers::default();
     }
 
-    pub(super) const fn answered(&mut self, alive: bool) {
+    pub(super) fn answered(&mut self, alive: bool, config: &Config) {
         self.answers = LookupAnswers {
             count: self.answers.count.saturating_add(1),
+            is_late: self.waited() >= config.missing_record_timeout,
             alive,
         };
     }
@@ -172,7 +174,7 @@ impl Collector {
         let mut core = self.core.lock().await;
         for (array, lookup) in &mut core.task_lookups {
             if ids.contains(&array.job_id) {
-                lookup.open.answered(alive.contains(array));
+                lookup.open.answered(alive.contains(array), &self.config);
             }
         }
         let Core {
@@ -180,12 +182,13 @@ impl Collector {
         } = &mut *core;
         for id in ids {
             if let Some(open) = lookups.get_mut(id) {
-                open.answered(run_store.by_raw_id(*id).iter().any(|known| {
+                let is_alive = run_store.by_raw_id(*id).iter().any(|known| {
                     alive.iter().any(|run| {
                         (run.job_id, run.task_id, run.submit_time)
                             == (known.job_id, known.task_id, known.submit_time)
                     })
-                }));
+                });
+                open.answered(is_alive, &self.config);
             }
         }
     }
@@ -332,7 +335,7 @@ mod tests {
         let wait_and_answer = async |open: &mut OpenLookup| {
             tokio::time::advance(Duration::from_secs(31)).await;
             for _ in 0..3 {
-                open.answered(false);
+                open.answered(false, &Config::default());
             }
         };
         wait_and_answer(&mut open).await;
@@ -344,7 +347,7 @@ mod tests {
         // Outages do not prolong it permanently.
         tokio::time::advance(Duration::from_secs(540)).await;
         open.accounting_returned();
-        open.answered(false);
+        open.answered(false, &Config::default());
         assert_eq!(resolution(&open), Resolution::Absent);
     }
 }

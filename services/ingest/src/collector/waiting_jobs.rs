@@ -4,18 +4,19 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use chrono::DateTime;
-use mesh_events::RunKey;
+use mesh_events::{EventType, RunKey};
 use serde::{Deserialize, Serialize};
-use slurm_types::{JobBaseState, ReasonClass};
+use slurm_client::JobRecord;
+use slurm_types::{JobBaseState, JobId, ReasonClass};
 
 use super::deferred::{
     DeferredKey, DeferredObservation, DeferredObservations, max_age, oldest_kept,
 };
 use super::open_lookups::{pack, unpack};
-use super::{Core, TracedObservation};
+use super::{Collector, Core, TracedObservation};
 use crate::adapters::store::Store;
 use crate::config::Config;
-use crate::domain::{EntityKind, Observation, Owner, Record, StoredLookup};
+use crate::domain::{EntityKind, Observation, Owner, Record, RunState, StoredLookup};
 use crate::envelope::Cause;
 
 /// What waits for the end of an earlier run, by Slurm's job id.
@@ -218,6 +219,45 @@ impl WaitingJobs {
     }
 }
 
+impl Collector {
+    /// Returns the jobs of runs that are not published yet and come after one whose end returns no job to the queue by itself.
+    pub async fn may_be_requeued(&self, runs: &[Observation]) -> Vec<JobId> {
+        let core = self.core.lock().await;
+        let is_before = |run: &RunKey, (other, tracked): (RunKey, &RunState)| {
+            let returns = |kind| {
+                matches!(
+                    kind,
+                    EventType::JobRequeued | EventType::JobPreempted | EventType::JobNodeFail
+                )
+            };
+            other < *run && tracked.end_kind().is_some_and(|kind| !returns(kind))
+        };
+        let unclear = runs.iter().filter(|observation| {
+            let run = &observation.run;
+            let counted = core.waiting.restarted.get(&observation.raw_id);
+            observation.restarts.is_none()
+                && core.run_store.get(run).is_none()
+                && counted != Some(&run.submit_time)
+                && core
+                    .run_store
+                    .runs_of(run)
+                    .any(|other| is_before(run, other))
+        });
+        let ids: BTreeSet<u32> = unclear.map(|run| run.raw_id).collect();
+        ids.into_iter().filter_map(JobId::new).collect()
+    }
+
+    /// Notes which of these records of the controller are of restarted runs.
+    pub async fn restarts_counted(&self, records: &[JobRecord]) {
+        let mut core = self.core.lock().await;
+        for record in records.iter().filter(|record| record.restarts > 0) {
+            if let (Some(id), Some(submit)) = (record.job_id, record.submit) {
+                core.note_restarted(id.get(), submit.as_secs());
+            }
+        }
+    }
+}
+
 impl Core {
     /// Defers an observation. [`Self::store_deferred`] stores it.
     pub(super) fn defer(&mut self, run: &RunKey, deferred: DeferredObservation, config: &Config) {
@@ -253,8 +293,7 @@ impl Core {
     }
 
     /// Records that the controller has shown a run as restarted.
-    pub(super) fn note_restarted(&mut self, observation: &Observation) {
-        let (raw_id, submit_time) = (observation.raw_id, observation.run.submit_time);
+    pub(super) fn note_restarted(&mut self, raw_id: u32, submit_time: i64) {
         if self.waiting.restarted.insert(raw_id, submit_time) != Some(submit_time) {
             self.dirty.insert(Store::shard_of_record(raw_id));
         }

@@ -40,6 +40,9 @@ pub struct LookupLimits {
 pub struct LookupAnswers {
     /// Number of answers.
     pub count: u32,
+    /// Whether the last one came after `missing_record_timeout`. Earlier ones prove nothing, however long ago: slurmctld may have had still
+    /// to send the record.
+    pub is_late: bool,
     /// Whether the last answer has the run, or the array, as alive.
     pub alive: bool,
 }
@@ -86,12 +89,14 @@ pub fn settle(
         };
     }
     let asked = !limits.accounting || answers.count >= ANSWERS_TO_PROVE_ABSENCE;
+    let is_waited_for = waited >= limits.max_wait;
+    let proven = asked && is_waited_for && (answers.is_late || !limits.accounting);
     match lookup {
         EndLookup::End => Resolution::Open { ask: true },
-        _ if asked && !contradicted && waited >= limits.max_wait => Resolution::Absent,
+        _ if proven && !contradicted => Resolution::Absent,
         // An answer that has the run as alive may be outdated by now.
         _ => Resolution::Open {
-            ask: !asked || contradicted,
+            ask: !asked || is_waited_for || contradicted,
         },
     }
 }
@@ -177,7 +182,11 @@ mod tests {
                     Resolution::Open { ask } => {
                         prop_assert!(waited < 600);
                         if let Some(alive) = answer.filter(|_| ask && accounting) {
-                            answers = LookupAnswers { count: answers.count + 1, alive };
+                            answers = LookupAnswers {
+                                count: answers.count + 1,
+                                is_late: age >= LIMITS.max_wait,
+                                alive,
+                            };
                         }
                     }
                     end => {
@@ -191,7 +200,7 @@ mod tests {
                 }
                 if kill {
                     waited = stored;
-                    answers.alive = false;
+                    (answers.alive, answers.is_late) = (false, false);
                 }
             }
             prop_assert!(settled.is_some());
@@ -203,9 +212,20 @@ mod tests {
         }
 
         #[test]
+        fn only_an_answer_after_the_wait_proves_an_absence(count in 3..100u32, waited in 30..599u64) {
+            let age = Duration::from_secs(waited);
+            let resolution = |is_late| {
+                let answers = LookupAnswers { count, is_late, alive: false };
+                settle(EndLookup::EarlierEnd, (age, age), answers, LIMITS)
+            };
+            prop_assert_eq!(resolution(false), Resolution::Open { ask: true });
+            prop_assert_eq!(resolution(true), Resolution::Absent);
+        }
+
+        #[test]
         fn an_answer_that_contradicts_the_controller_is_asked_for_again(count in 0..100u32, waited in 0..599u64) {
             let lookup = EndLookup::Tasks { record_absent: true };
-            let answers = LookupAnswers { count, alive: true };
+            let answers = LookupAnswers { count, is_late: true, alive: true };
             let age = Duration::from_secs(waited);
             let settled = settle(lookup, (age, age), answers, LIMITS);
             prop_assert_eq!(settled, Resolution::Open { ask: true });

@@ -12,6 +12,7 @@ mod hooks;
 mod ids;
 mod killed;
 mod metrics;
+mod metrics_of_others;
 mod other_users;
 mod processes;
 mod receivers;

@@ -98,7 +98,9 @@ async fn pages_of_other_exporters_have_the_numbers_of_their_commands() {
         for row in rows(cluster, &["sinfo", "-h", "-a", "-N", "-O", format]).await? {
             let labels = format!(
                 "{{node=\"{}\",status=\"{}\",partition=\"{}\"}}",
-                row[0], row[4], row[5]
+                row[0],
+                row[4],
+                row[5].trim_end_matches('*')
             );
             let cpus: Vec<f64> = row[3].split('/').map(number).collect();
             for (name, value) in [

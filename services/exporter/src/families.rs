@@ -162,8 +162,11 @@ pub const PAGES: &[Page] = &[
     },
 ];
 
-/// Names of metrics of a license, what they are about, and their values.
-pub(crate) const LICENSES: [(&str, &str, fn(&License) -> u64); 4] = [
+/// Name of a metric of a license, what it is about, and its value.
+type OfLicense = (&'static str, &'static str, fn(&License) -> u64);
+
+/// Metrics of a license.
+pub(crate) const LICENSES: [OfLicense; 4] = [
     ("total", "Licenses", |license| license.total),
     ("used", "Licenses in use", |license| license.used),
     ("free", "Free licenses", |license| {

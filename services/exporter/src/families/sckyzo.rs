@@ -499,7 +499,8 @@ fn reserved(nodes: &Nodes, reservations: &[(&str, Vec<String>)], page: &mut Expo
         NodeBaseState::Mixed,
     ];
     let is_drained = |node: &Node| node.state.flags.contains(NodeFlag::Drain);
-    let states: [(&str, &dyn Fn(&Node) -> bool); 8] = [
+    type IsIn<'a> = &'a dyn Fn(&Node) -> bool;
+    let states: [(&str, IsIn<'_>); 8] = [
         ("alloc", &|node| base(node, &[NodeBaseState::Allocated])),
         ("idle", &|node| base(node, &[NodeBaseState::Idle])),
         ("mix", &|node| base(node, &[NodeBaseState::Mixed])),

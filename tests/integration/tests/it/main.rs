@@ -4,6 +4,7 @@
 
 mod accounting;
 mod accrual;
+mod alerts;
 mod away;
 mod busy;
 mod day;

@@ -240,6 +240,7 @@ async fn numbers_of_jobs_and_nodes_are_those_of_squeue_and_sinfo() {
     if !has_native_metrics() {
         return;
     }
+    mesh_runtime::install_crypto_provider();
     let client = reqwest::Client::new();
     let address = cluster.fact("address").unwrap();
     let port = cluster.fact("port_slurmctld").unwrap();

@@ -50,10 +50,10 @@ pub use parse::LISTING_LETTERS;
 pub use rate_limiter::LeakyBucket;
 pub use record::{
     AccessRecords, AccountingRecord, ArrayPosition, ArraySubmission, ArrayTasks, AssociationRecord,
-    BackfillStats, CommentedJob, JobCell, JobCounts, JobListing, JobLookup, JobRecord, JobSums,
-    LicenseRecord, LimitRecord, Limits, NodeAlloc, NodeEventRecord, NodeRecord, PartitionRecord,
-    PriorityRow, QueueListing, QueueRow, ReservationRecord, RunningRow, StepUsage, Transaction,
-    TresUsage, UsageRecord, UserRecord,
+    BackfillStats, CallStats, CommentedJob, FIGURES, JobCell, JobCounts, JobListing, JobLookup,
+    JobRecord, JobSums, LicenseRecord, LimitRecord, Limits, NodeAlloc, NodeEventRecord, NodeRecord,
+    PartitionRecord, PriorityRow, QueueListing, QueueRow, ReservationRecord, RunningRow,
+    SchedulerStats, ShareRecord, StepUsage, Transaction, TresUsage, UsageRecord, UserRecord,
 };
 pub use rest::{SubmitAnswer, SubmitApi};
 pub use source::{AccountingQuery, Ping, Slurm};

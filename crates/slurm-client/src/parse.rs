@@ -14,6 +14,7 @@ mod node;
 mod node_event;
 mod queue;
 mod scheduling;
+mod statistics;
 mod submitted;
 mod usage;
 
@@ -38,6 +39,7 @@ pub(crate) use queue::{
 pub(crate) use scheduling::{
     PRIORITY_FORMAT, RUNNING_FORMAT, backfill, licenses, priorities, reservations, running,
 };
+pub(crate) use statistics::{SHARE_FORMAT, shares, statistics};
 pub(crate) use submitted::{SUBMITTED_FIELDS, submitted};
 pub(crate) use usage::{fields as usage_fields, usage};
 

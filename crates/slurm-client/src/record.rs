@@ -9,6 +9,7 @@ mod node;
 mod node_event;
 mod queue;
 mod scheduling;
+mod statistics;
 mod submitted;
 mod usage;
 
@@ -24,5 +25,6 @@ pub use queue::{JobListing, QueueListing, QueueRow};
 pub use scheduling::{
     BackfillStats, LicenseRecord, LimitRecord, Limits, PriorityRow, ReservationRecord, RunningRow,
 };
+pub use statistics::{CallStats, FIGURES, SchedulerStats, ShareRecord};
 pub use submitted::ArraySubmission;
 pub use usage::{StepUsage, TresUsage, UsageRecord};

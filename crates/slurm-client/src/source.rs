@@ -7,8 +7,8 @@ use slurm_types::{JobId, JobRef, UnixTime};
 use crate::{
     AccessRecords, AccountingRecord, ArraySubmission, BackfillStats, CommentedJob, Config, Drift,
     Error, JobListing, JobLookup, JobPages, LicenseRecord, Limits, NodeEventRecord, NodeRecord,
-    PartitionRecord, PriorityRow, QueueListing, ReservationRecord, RunningRow, Source, Transaction,
-    UsageRecord, cli::Cli, drift::DriftLog, metrics, rest::Rest,
+    PartitionRecord, PriorityRow, QueueListing, ReservationRecord, RunningRow, SchedulerStats,
+    ShareRecord, Source, Transaction, UsageRecord, cli::Cli, drift::DriftLog, metrics, rest::Rest,
 };
 
 /// Shortest pause between two polls over REST, which cost slurmrestd and slurmctld much more than a command.
@@ -271,6 +271,16 @@ impl Slurm {
     /// Backfill's last cycle.
     pub async fn backfill(&self) -> Result<BackfillStats, Error> {
         ask!(self.backfill())
+    }
+
+    /// Statistics of slurmctld.
+    pub async fn statistics(&self) -> Result<SchedulerStats, Error> {
+        ask!(self.statistics())
+    }
+
+    /// Fairshare of every account and user. Not over REST.
+    pub async fn shares(&self) -> Result<Vec<ShareRecord>, Error> {
+        ask!(self.shares())
     }
 
     /// The controller's configuration: `ClusterName`, `SlurmUser`, `PrologSlurmctld`, … as `scontrol show config` prints them, and `AsOf`,

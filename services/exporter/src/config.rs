@@ -37,7 +37,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             enabled: false,
-            families: Family::ALL.into(),
+            families: Family::DEFAULT.into(),
             refresh_interval: Duration::from_secs(5),
             stale_after: Duration::from_secs(180),
             max_series: 50_000,

@@ -6,3 +6,4 @@ pub mod fold;
 pub mod increments;
 pub mod jobs;
 pub mod nodes;
+pub mod scheduler;

@@ -4,9 +4,15 @@ mod cluster;
 mod native;
 mod native_jobs;
 mod native_nodes;
+mod rivosinc;
+mod scheduler;
+mod sckyzo;
+mod slinky;
+mod soperator;
 mod vpenso;
 
 use chrono::{DateTime, Utc};
+use mesh_events::proto::mesh::queue::v1::License;
 use serde::{Deserialize, Serialize};
 
 use crate::adapters::store::AllocationSum;
@@ -14,6 +20,7 @@ use crate::domain::counters::Counters;
 use crate::domain::exposition::Exposition;
 use crate::domain::jobs::Jobs;
 use crate::domain::nodes::Nodes;
+use crate::domain::scheduler::Scheduler;
 
 /// Names of metrics that belong together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -25,11 +32,29 @@ pub enum Family {
     Native,
     /// Those of prometheus-slurm-exporter (vpenso).
     Vpenso,
+    /// Those of SckyzO's slurm_exporter.
+    Sckyzo,
+    /// Those of rivosinc's prometheus-slurm-exporter.
+    Rivosinc,
+    /// Those of Slinky's slurm-exporter.
+    Slinky,
+    /// Those of soperator's exporter.
+    Soperator,
 }
 
 impl Family {
     /// Every family.
-    pub const ALL: [Self; 3] = [Self::Cluster, Self::Native, Self::Vpenso];
+    pub const ALL: [Self; 7] = [
+        Self::Cluster,
+        Self::Native,
+        Self::Vpenso,
+        Self::Sckyzo,
+        Self::Rivosinc,
+        Self::Slinky,
+        Self::Soperator,
+    ];
+    /// Those that are served unless others are configured.
+    pub const DEFAULT: [Self; 3] = [Self::Cluster, Self::Native, Self::Vpenso];
 }
 
 /// What the pages are made from.
@@ -43,6 +68,8 @@ pub struct Inputs {
     pub jobs: Option<Jobs>,
     /// Nodes, unless the newest snapshot is stale.
     pub nodes: Option<Nodes>,
+    /// What is known about the scheduler, without what is stale.
+    pub scheduler: Scheduler,
     /// Each source, and when its newest snapshot was taken.
     pub sources: Vec<Source>,
     /// Counters of the cluster.
@@ -58,7 +85,7 @@ pub struct Inputs {
 /// A source of snapshots.
 #[derive(Clone, Copy, Debug)]
 pub struct Source {
-    /// The service that reads Slurm: `ingest`, `node-watcher`.
+    /// The service that reads Slurm: `ingest`, `node-watcher`; or what ingest reads if configured: `scheduler`, `shares`.
     pub name: &'static str,
     /// When its newest snapshot was taken. `None` before the first.
     pub taken_at: Option<DateTime<Utc>>,
@@ -99,15 +126,55 @@ pub const PAGES: &[Page] = &[
         write: native::users_and_accounts,
     },
     Page {
+        name: "scheduler",
+        family: Family::Native,
+        write: scheduler::native,
+    },
+    Page {
         name: "vpenso",
         family: Family::Vpenso,
         write: vpenso::write,
+    },
+    Page {
+        name: "sckyzo",
+        family: Family::Sckyzo,
+        write: sckyzo::write,
+    },
+    Page {
+        name: "rivosinc",
+        family: Family::Rivosinc,
+        write: rivosinc::write,
+    },
+    Page {
+        name: "slinky",
+        family: Family::Slinky,
+        write: slinky::write,
+    },
+    Page {
+        name: "soperator",
+        family: Family::Soperator,
+        write: soperator::write,
     },
     Page {
         name: "cluster",
         family: Family::Cluster,
         write: cluster::write,
     },
+];
+
+/// Name of a metric of a license, what it is about, and its value.
+type OfLicense = (&'static str, &'static str, fn(&License) -> u64);
+
+/// Metrics of a license.
+pub(crate) const LICENSES: [OfLicense; 4] = [
+    ("total", "Licenses", |license| license.total),
+    ("used", "Licenses in use", |license| license.used),
+    ("free", "Free licenses", |license| {
+        license.total.saturating_sub(license.used)
+    }),
+    ("reserved", "Licenses kept for reservations", |license| {
+        license.reserved
+    }),
 ];
 
 /// A number as the value of a sample. Exact up to 2^53.

@@ -10,6 +10,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use mesh_bus::Bus;
+use mesh_events::from_timestamp;
 use mesh_runtime::Condition;
 use tokio_util::sync::CancellationToken;
 
@@ -17,6 +18,7 @@ use crate::adapters::snapshots;
 use crate::adapters::store::Store;
 use crate::config::Config;
 use crate::domain::exposition::{Exposition, Format};
+use crate::domain::scheduler::Scheduler;
 use crate::error::Error;
 use crate::families::{Family, Inputs, PAGES, Source};
 use crate::metrics;
@@ -97,25 +99,49 @@ impl Refresher {
 
     async fn refresh(&self) -> Result<(), Error> {
         let now = Utc::now();
-        let jobs = snapshots::jobs(&self.bus, &self.cluster).await?;
-        let nodes = snapshots::nodes(&self.bus, &self.cluster).await?;
-        let source = |name, taken_at: Option<DateTime<Utc>>| Source {
-            name,
-            taken_at,
-            is_up: taken_at.is_some_and(|at| {
-                (now - at).to_std().unwrap_or_default() < self.config.stale_after
-            }),
+        let (jobs, scheduler) = match snapshots::jobs(&self.bus, &self.cluster).await? {
+            Some((jobs, scheduler)) => (Some(jobs), scheduler),
+            None => (None, None),
         };
-        let sources = [
-            source("ingest", jobs.as_ref().map(|jobs| jobs.taken_at)),
-            source("node-watcher", nodes.as_ref().map(|nodes| nodes.taken_at)),
+        let nodes = snapshots::nodes(&self.bus, &self.cluster).await?;
+        let source = |name, taken_at: Option<DateTime<Utc>>, interval: u32| {
+            // What is read once an hour is not stale after three minutes.
+            let intervals = Duration::from_secs(u64::from(interval) * 3);
+            let stale_after = self.config.stale_after.max(intervals);
+            Source {
+                name,
+                taken_at,
+                is_up: taken_at
+                    .is_some_and(|at| (now - at).to_std().unwrap_or_default() < stale_after),
+            }
+        };
+        let mut sources = vec![
+            source("ingest", jobs.as_ref().map(|jobs| jobs.taken_at), 0),
+            source(
+                "node-watcher",
+                nodes.as_ref().map(|nodes| nodes.taken_at),
+                0,
+            ),
         ];
+        let mut recent = Scheduler::default();
+        if let Some(state) = scheduler {
+            let at = |time: &Option<_>| time.as_ref().and_then(from_timestamp);
+            let (interval, shares_interval) =
+                (state.interval_seconds, state.shares_interval_seconds);
+            let read = source("scheduler", at(&state.taken_at), interval);
+            let shares = source("shares", at(&state.shares_taken_at), shares_interval);
+            // A source that is not configured is not down.
+            sources.extend((interval > 0).then_some(read));
+            sources.extend((shares_interval > 0).then_some(shares));
+            recent = Scheduler::recent(state, read.is_up, shares.is_up);
+        }
         let inputs = Inputs {
             cluster: self.cluster.clone(),
             now,
             jobs: jobs.filter(|_| sources[0].is_up),
             nodes: nodes.filter(|_| sources[1].is_up),
-            sources: sources.to_vec(),
+            scheduler: recent,
+            sources,
             counters: self.store.counters(&self.cluster).await?,
             allocations: self.store.allocations(&self.cluster).await?,
             max_series: self.config.max_series,
@@ -142,7 +168,7 @@ pub fn pages(mut inputs: Inputs, families: &BTreeSet<Family>) -> Pages {
         // Names of others may end like a counter's and be gauges, which OpenMetrics does not allow.
         let formats: &[Format] = match page.family {
             Family::Cluster => &[Format::Text, Format::OpenMetrics],
-            Family::Native | Family::Vpenso => &[Format::Text],
+            _ => &[Format::Text],
         };
         for format in formats {
             let mut exposition = Exposition::new(*format);

@@ -57,8 +57,21 @@ pub struct Config {
     pub ended_run_retention: Duration,
     #[serde(with = "humantime_serde")]
     pub identity_reload_interval: Duration,
+    pub statistics: StatisticsConfig,
     pub users: crate::users::Config,
     pub identity: crate::identity::Config,
+}
+
+/// What is read for metrics only.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct StatisticsConfig {
+    /// Interval of the statistics of slurmctld, licenses, reservations and limits of accounts. 0: never.
+    #[serde(with = "humantime_serde")]
+    pub interval: Duration,
+    /// Interval of fairshare. 0: never.
+    #[serde(with = "humantime_serde")]
+    pub shares_interval: Duration,
 }
 
 /// Tasks of an array may start at once, before a poll has shown them.
@@ -82,6 +95,7 @@ impl Default for Config {
             usage_delay: Duration::from_secs(10),
             ended_run_retention: Duration::from_secs(3_600),
             identity_reload_interval: Duration::from_secs(5),
+            statistics: StatisticsConfig::default(),
             users: crate::users::Config::default(),
             identity: crate::identity::Config::default(),
         }
@@ -109,6 +123,15 @@ impl Config {
             !self.list_interval.is_zero() && self.list_interval < Duration::from_millis(500),
             "ingest.list_interval: 0s, or at least 500ms",
         );
+        for (key, interval) in [
+            ("interval", self.statistics.interval),
+            ("shares_interval", self.statistics.shares_interval),
+        ] {
+            check(
+                !interval.is_zero() && interval < Duration::from_secs(1),
+                &format!("ingest.statistics.{key}: 0s, or at least 1s"),
+            );
+        }
         check(
             self.read_interval < Duration::from_millis(10),
             "ingest.read_interval: at least 10ms",

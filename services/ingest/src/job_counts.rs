@@ -1,14 +1,14 @@
 //! Counts of the jobs of a poll, for metrics: one write per poll, whatever the length of the queue.
 
 use mesh_events::chunks::ChunkBuilder;
-use mesh_events::proto::mesh::metrics::v1::{JobCell, JobCounts};
+use mesh_events::proto::mesh::metrics::v1::{JobCell, JobCounts, SchedulerState};
 use mesh_events::timestamp;
 use slurm_types::UnixTime;
 
 use crate::Error;
 use crate::adapters::chunks::ChunkPublisher;
 
-/// Writes the counts of a poll that began at `taken_at`.
+/// Writes the counts of a poll that began at `taken_at`, and what was last read about the scheduler.
 ///
 /// # Errors
 /// [`Error::Fenced`] if another ingest has taken over.
@@ -17,13 +17,18 @@ pub async fn publish(
     cluster: &str,
     taken_at: UnixTime,
     counts: &slurm_client::JobCounts,
+    scheduler: Option<SchedulerState>,
 ) -> Result<(), Error> {
     let empty = JobCounts {
         cluster: cluster.to_owned(),
         taken_at: chrono::DateTime::from_timestamp(taken_at.as_secs(), 0).map(timestamp),
         ..JobCounts::default()
     };
-    let mut chunks = ChunkBuilder::new(empty.clone(), empty);
+    let first = JobCounts {
+        scheduler,
+        ..empty.clone()
+    };
+    let mut chunks = ChunkBuilder::new(first, empty);
     for cell in counts.iter().map(cell) {
         chunks.chunk_for(&cell).cells.push(cell);
     }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use mesh_bus::Bus;
 use mesh_events::catalogue;
+use mesh_events::proto::mesh::metrics::v1::SchedulerState;
 use mesh_runtime::Condition;
 use slurm_client::Slurm;
 use tokio::sync::{Notify, mpsc, watch};
@@ -40,6 +41,8 @@ pub struct JobWorkers<S = Slurm> {
     pub rate_limit: Arc<AccountingRateLimit>,
     /// Whether jobs wait, as the last poll saw it.
     pub demand: watch::Receiver<Demand>,
+    /// Where the newest state of the scheduler goes.
+    pub scheduler: watch::Sender<Option<SchedulerState>>,
     poller: Poller<S>,
     reader: JobReader<S>,
     job_read_receiver: mpsc::Receiver<JobReadRequest>,
@@ -73,6 +76,7 @@ impl<S: JobQueries> JobWorkers<S> {
         let queue = publisher(catalogue::BUCKET_QUEUE).await?;
         let job_counts = publisher(catalogue::BUCKET_JOB_COUNTS).await?;
         let (demand, demand_receiver) = watch::channel(Demand::default());
+        let (scheduler, scheduler_receiver) = watch::channel(None);
         let rate_limit = Arc::new(AccountingRateLimit::default());
         Ok(Self {
             poller: Poller {
@@ -82,6 +86,7 @@ impl<S: JobQueries> JobWorkers<S> {
                 lookups: lookups.clone(),
                 queue,
                 job_counts,
+                scheduler: scheduler_receiver,
                 demand,
                 live: false,
                 asked: 0,
@@ -132,6 +137,7 @@ impl<S: JobQueries> JobWorkers<S> {
             job_reads,
             rate_limit,
             demand: demand_receiver,
+            scheduler,
             job_read_receiver,
             lookup_receiver,
         })

@@ -29,6 +29,7 @@ mod listing;
 pub mod metrics;
 pub mod poll;
 pub mod queue;
+pub mod scheduler_state;
 pub mod scheduling;
 mod service;
 pub mod sources;

@@ -10,6 +10,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use mesh_events::proto::mesh::metrics::v1::SchedulerState;
 use prost::Message as _;
 use slurm_client::Slurm;
 use tokio::sync::{Notify, watch};
@@ -43,6 +44,8 @@ pub struct Poller<S = Slurm> {
     pub queue: ChunkPublisher,
     /// Publishes the counts of jobs.
     pub job_counts: ChunkPublisher,
+    /// What was last read about the scheduler.
+    pub scheduler: watch::Receiver<Option<SchedulerState>>,
     /// Publishes whether scheduling state is needed.
     pub demand: watch::Sender<Demand>,
     /// Whether the first poll is done.
@@ -185,7 +188,8 @@ impl<S: JobQueries> Poller<S> {
         self.collector.flush().await?;
         self.publish_queue(&queue).await?;
         let cluster = &self.collector.cluster;
-        job_counts::publish(&mut self.job_counts, cluster, taken_at, &counts).await?;
+        let scheduler = self.scheduler.borrow().clone();
+        job_counts::publish(&mut self.job_counts, cluster, taken_at, &counts, scheduler).await?;
         Ok(PollOutcome::Done { answer })
     }
 

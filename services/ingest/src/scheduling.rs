@@ -193,7 +193,7 @@ fn running(row: RunningRow) -> RunningJob {
     }
 }
 
-fn limits(found: Limits) -> (Vec<Account>, Vec<Limit>) {
+pub(crate) fn limits(found: Limits) -> (Vec<Account>, Vec<Limit>) {
     let accounts = found.accounts.into_iter();
     let accounts = accounts.map(|(name, parent)| Account { name, parent });
     let limits = found.limits.into_iter().map(|limit| Limit {
@@ -251,7 +251,7 @@ fn node(record: NodeRecord) -> NodeState {
     }
 }
 
-fn reservation(record: ReservationRecord) -> Reservation {
+pub(crate) fn reservation(record: ReservationRecord) -> Reservation {
     Reservation {
         start: seconds(record.start),
         end: seconds(record.end),
@@ -265,7 +265,7 @@ fn reservation(record: ReservationRecord) -> Reservation {
     }
 }
 
-fn license(record: LicenseRecord) -> License {
+pub(crate) fn license(record: LicenseRecord) -> License {
     License {
         name: record.name,
         total: record.total,

@@ -21,6 +21,7 @@ use crate::doorbells::Doorbells;
 use crate::identity::IdentityResolver;
 use crate::job_workers::JobWorkers;
 use crate::listing::JobLister;
+use crate::scheduler_state::SchedulerStateReader;
 use crate::scheduling::SchedulingReader;
 use crate::users::{AccessWatcher, Logins};
 
@@ -190,6 +191,12 @@ impl Ingest {
             demand: workers.demand.clone(),
             shutdown: shutdown.clone(),
         };
+        let statistics = SchedulerStateReader {
+            slurm: self.slurm.clone(),
+            config: self.config.statistics,
+            newest: workers.scheduler.clone(),
+            shutdown: shutdown.clone(),
+        };
         let lister = JobLister {
             slurm: self.slurm.clone(),
             cluster: collector.cluster.clone(),
@@ -225,6 +232,7 @@ impl Ingest {
         Box::pin(workers.start(&mut tasks)).await?;
         record_poll.ok();
         tasks.spawn(scheduling.run());
+        tasks.spawn(statistics.run());
         tasks.spawn(lister.run());
         tasks.spawn(users.run());
         let durable = catalogue::durable(SLURM_EVENTS, IngestService::NAME, &collector.cluster);

@@ -96,5 +96,13 @@ pub fn summary(node: &NodeRecord) -> NodeSummary {
         gpus: number_of(node.gpus()),
         alloc_gpus: number_of(node.alloc_tres.gpus()),
         partitions: node.partitions.clone(),
+        reserved_memory_mib: node.reserved_memory_mib,
+        cpu_load: node.cpu_load,
+        features: node.active_features.clone(),
+        weight: node.weight,
+        reason_time: node.reason_time.map_or(0, slurm_types::UnixTime::as_secs),
+        gres: node.gres.clone(),
+        alloc_tres: node.alloc_tres.to_string(),
+        version: node.version.clone(),
     }
 }

@@ -50,7 +50,8 @@ impl Programs {
                 None => build_folder()?,
             };
             let built = tokio::task::spawn_blocking(move || {
-                build_unless_current(&folder, &Service::ALL).map(|()| folder)
+                let packages = [&Service::ALL[..], &Service::OPTIONAL].concat();
+                build_unless_current(&folder, &packages).map(|()| folder)
             });
             let failed = |error| Error::Machine(format!("build the services: {error}"));
             built.await.map_err(failed)?

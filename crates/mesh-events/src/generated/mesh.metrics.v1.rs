@@ -17,6 +17,100 @@ pub struct JobCounts {
     /// Cells in this chunk.
     #[prost(message, repeated, tag = "5")]
     pub cells: ::prost::alloc::vec::Vec<JobCell>,
+    /// What was last read about the scheduler. In the first chunk. Absent if it was not read.
+    #[prost(message, optional, tag = "6")]
+    pub scheduler: ::core::option::Option<SchedulerState>,
+}
+/// What commands print about the scheduler, licenses, reservations, limits and shares.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct SchedulerState {
+    /// When the reads began.
+    #[prost(message, optional, tag = "1")]
+    pub taken_at: ::core::option::Option<::pbjson_types::Timestamp>,
+    /// Statistics of slurmctld (`sdiag`), by the names of slurmrestd. Empty if they could not be read.
+    #[prost(message, repeated, tag = "2")]
+    pub figures: ::prost::alloc::vec::Vec<Figure>,
+    /// Remote procedure calls to slurmctld by message type.
+    #[prost(message, repeated, tag = "3")]
+    pub calls_by_type: ::prost::alloc::vec::Vec<Calls>,
+    /// Remote procedure calls to slurmctld by user.
+    #[prost(message, repeated, tag = "4")]
+    pub calls_by_user: ::prost::alloc::vec::Vec<Calls>,
+    /// Licenses.
+    #[prost(message, repeated, tag = "5")]
+    pub licenses: ::prost::alloc::vec::Vec<super::super::queue::v1::License>,
+    /// Reservations.
+    #[prost(message, repeated, tag = "6")]
+    pub reservations: ::prost::alloc::vec::Vec<super::super::queue::v1::Reservation>,
+    /// Limits of accounts, without those of users and QOS.
+    #[prost(message, repeated, tag = "7")]
+    pub limits: ::prost::alloc::vec::Vec<super::super::queue::v1::Limit>,
+    /// When shares were read. Absent if they were not.
+    #[prost(message, optional, tag = "8")]
+    pub shares_taken_at: ::core::option::Option<::pbjson_types::Timestamp>,
+    /// Fairshare of accounts and their users (`sshare`).
+    #[prost(message, repeated, tag = "9")]
+    pub shares: ::prost::alloc::vec::Vec<Share>,
+    /// Seconds between two reads.
+    #[prost(uint32, tag = "10")]
+    pub interval_seconds: u32,
+    /// Seconds between two reads of shares.
+    #[prost(uint32, tag = "11")]
+    pub shares_interval_seconds: u32,
+}
+/// A number of slurmctld's statistics.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Figure {
+    /// Name.
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// Value. Times are in microseconds, points in time in Unix seconds.
+    #[prost(int64, tag = "2")]
+    pub value: i64,
+}
+/// Remote procedure calls of a kind.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Calls {
+    /// Message type or user.
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// Number.
+    #[prost(uint64, tag = "2")]
+    pub count: u64,
+    /// Average time of one in microseconds.
+    #[prost(uint64, tag = "3")]
+    pub average_micros: u64,
+    /// Total time in microseconds.
+    #[prost(uint64, tag = "4")]
+    pub total_micros: u64,
+}
+/// Fairshare of an account or of a user in it, with the decay of PriorityDecayHalfLife.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Share {
+    /// Account.
+    #[prost(string, tag = "1")]
+    pub account: ::prost::alloc::string::String,
+    /// User. Empty for the account itself.
+    #[prost(string, tag = "2")]
+    pub user: ::prost::alloc::string::String,
+    /// Shares as configured. 0 if inherited.
+    #[prost(uint64, tag = "3")]
+    pub raw_shares: u64,
+    /// Its part of the shares, from 0 to 1.
+    #[prost(double, tag = "4")]
+    pub norm_shares: f64,
+    /// Decayed use in seconds of billing units.
+    #[prost(uint64, tag = "5")]
+    pub raw_usage: u64,
+    /// Its part of the use, from 0 to 1.
+    #[prost(double, tag = "6")]
+    pub norm_usage: f64,
+    /// Factor from 0 to 1. Absent if Slurm prints none, which Fair Tree does for accounts.
+    #[prost(double, optional, tag = "7")]
+    pub fairshare: ::core::option::Option<f64>,
+    /// NormShares divided by the use among its siblings (`LevelFS`): below 1 if it used more than its share. Absent if Slurm prints none.
+    #[prost(double, optional, tag = "8")]
+    pub level_fairshare: ::core::option::Option<f64>,
 }
 /// Jobs with the same partition, account, user, QOS, state and reason.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -81,7 +175,7 @@ pub struct NodeList {
     pub nodes: ::prost::alloc::vec::Vec<NodeSummary>,
 }
 /// A node, with what metrics need of it.
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct NodeSummary {
     /// NodeName.
     #[prost(string, tag = "1")]
@@ -122,6 +216,298 @@ pub struct NodeSummary {
     /// Partitions of the node.
     #[prost(string, repeated, tag = "13")]
     pub partitions: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Memory in MiB that jobs cannot use (`MemSpecLimit`).
+    #[prost(uint64, tag = "14")]
+    pub reserved_memory_mib: u64,
+    /// Load of the system, averaged by slurmd. Absent if the node has not reported it.
+    #[prost(double, optional, tag = "15")]
+    pub cpu_load: ::core::option::Option<f64>,
+    /// Features that it has now.
+    #[prost(string, repeated, tag = "16")]
+    pub features: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Scheduling weight. Absent if unknown.
+    #[prost(uint64, optional, tag = "17")]
+    pub weight: ::core::option::Option<u64>,
+    /// When the reason was set, in Unix seconds. 0 if unknown.
+    #[prost(int64, tag = "18")]
+    pub reason_time: i64,
+    /// Generic resources as Slurm prints them: `gpu:a100:4`.
+    #[prost(string, tag = "19")]
+    pub gres: ::prost::alloc::string::String,
+    /// Resources allocated to jobs in Slurm's form.
+    #[prost(string, tag = "20")]
+    pub alloc_tres: ::prost::alloc::string::String,
+    /// Version of slurmd. Empty if it never registered.
+    #[prost(string, tag = "21")]
+    pub version: ::prost::alloc::string::String,
+}
+impl serde::Serialize for Calls {
+    #[allow(deprecated)]
+    fn serialize<S>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error>
+    where
+        S: serde::Serializer,
+    {
+        use serde::ser::SerializeStruct;
+        let mut len = 0;
+        if !self.name.is_empty() {
+            len += 1;
+        }
+        if self.count != 0 {
+            len += 1;
+        }
+        if self.average_micros != 0 {
+            len += 1;
+        }
+        if self.total_micros != 0 {
+            len += 1;
+        }
+        let mut struct_ser = serializer.serialize_struct("mesh.metrics.v1.Calls", len)?;
+        if !self.name.is_empty() {
+            struct_ser.serialize_field("name", &self.name)?;
+        }
+        if self.count != 0 {
+            #[allow(clippy::needless_borrow)]
+            #[allow(clippy::needless_borrows_for_generic_args)]
+            struct_ser.serialize_field("count", ToString::to_string(&self.count).as_str())?;
+        }
+        if self.average_micros != 0 {
+            #[allow(clippy::needless_borrow)]
+            #[allow(clippy::needless_borrows_for_generic_args)]
+            struct_ser.serialize_field("averageMicros", ToString::to_string(&self.average_micros).as_str())?;
+        }
+        if self.total_micros != 0 {
+            #[allow(clippy::needless_borrow)]
+            #[allow(clippy::needless_borrows_for_generic_args)]
+            struct_ser.serialize_field("totalMicros", ToString::to_string(&self.total_micros).as_str())?;
+        }
+        struct_ser.end()
+    }
+}
+impl<'de> serde::Deserialize<'de> for Calls {
+    #[allow(deprecated)]
+    fn deserialize<D>(deserializer: D) -> std::result::Result<Self, D::Error>
+    where
+        D: serde::Deserializer<'de>,
+    {
+        const FIELDS: &[&str] = &[
+            "name",
+            "count",
+            "average_micros",
+            "averageMicros",
+            "total_micros",
+            "totalMicros",
+        ];
+
+        #[allow(clippy::enum_variant_names)]
+        enum GeneratedField {
+            Name,
+            Count,
+            AverageMicros,
+            TotalMicros,
+        }
+        impl<'de> serde::Deserialize<'de> for GeneratedField {
+            fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
+            where
+                D: serde::Deserializer<'de>,
+            {
+                struct GeneratedVisitor;
+
+                impl serde::de::Visitor<'_> for GeneratedVisitor {
+                    type Value = GeneratedField;
+
+                    fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                        write!(formatter, "expected one of: {:?}", &FIELDS)
+                    }
+
+                    #[allow(unused_variables)]
+                    fn visit_str<E>(self, value: &str) -> std::result::Result<GeneratedField, E>
+                    where
+                        E: serde::de::Error,
+                    {
+                        match value {
+                            "name" => Ok(GeneratedField::Name),
+                            "count" => Ok(GeneratedField::Count),
+                            "averageMicros" | "average_micros" => Ok(GeneratedField::AverageMicros),
+                            "totalMicros" | "total_micros" => Ok(GeneratedField::TotalMicros),
+                            _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
+                        }
+                    }
+                }
+                deserializer.deserialize_identifier(GeneratedVisitor)
+            }
+        }
+        struct GeneratedVisitor;
+        impl<'de> serde::de::Visitor<'de> for GeneratedVisitor {
+            type Value = Calls;
+
+            fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                formatter.write_str("struct mesh.metrics.v1.Calls")
+            }
+
+            fn visit_map<V>(self, mut map_: V) -> std::result::Result<Calls, V::Error>
+                where
+                    V: serde::de::MapAccess<'de>,
+            {
+                let mut name__ = None;
+                let mut count__ = None;
+                let mut average_micros__ = None;
+                let mut total_micros__ = None;
+                while let Some(k) = map_.next_key()? {
+                    match k {
+                        GeneratedField::Name => {
+                            if name__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("name"));
+                            }
+                            name__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Count => {
+                            if count__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("count"));
+                            }
+                            count__ = 
+                                Some(map_.next_value::<::pbjson::private::NumberDeserialize<_>>()?.0)
+                            ;
+                        }
+                        GeneratedField::AverageMicros => {
+                            if average_micros__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("averageMicros"));
+                            }
+                            average_micros__ = 
+                                Some(map_.next_value::<::pbjson::private::NumberDeserialize<_>>()?.0)
+                            ;
+                        }
+                        GeneratedField::TotalMicros => {
+                            if total_micros__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("totalMicros"));
+                            }
+                            total_micros__ = 
+                                Some(map_.next_value::<::pbjson::private::NumberDeserialize<_>>()?.0)
+                            ;
+                        }
+                    }
+                }
+                Ok(Calls {
+                    name: name__.unwrap_or_default(),
+                    count: count__.unwrap_or_default(),
+                    average_micros: average_micros__.unwrap_or_default(),
+                    total_micros: total_micros__.unwrap_or_default(),
+                })
+            }
+        }
+        deserializer.deserialize_struct("mesh.metrics.v1.Calls", FIELDS, GeneratedVisitor)
+    }
+}
+impl serde::Serialize for Figure {
+    #[allow(deprecated)]
+    fn serialize<S>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error>
+    where
+        S: serde::Serializer,
+    {
+        use serde::ser::SerializeStruct;
+        let mut len = 0;
+        if !self.name.is_empty() {
+            len += 1;
+        }
+        if self.value != 0 {
+            len += 1;
+        }
+        let mut struct_ser = serializer.serialize_struct("mesh.metrics.v1.Figure", len)?;
+        if !self.name.is_empty() {
+            struct_ser.serialize_field("name", &self.name)?;
+        }
+        if self.value != 0 {
+            #[allow(clippy::needless_borrow)]
+            #[allow(clippy::needless_borrows_for_generic_args)]
+            struct_ser.serialize_field("value", ToString::to_string(&self.value).as_str())?;
+        }
+        struct_ser.end()
+    }
+}
+impl<'de> serde::Deserialize<'de> for Figure {
+    #[allow(deprecated)]
+    fn deserialize<D>(deserializer: D) -> std::result::Result<Self, D::Error>
+    where
+        D: serde::Deserializer<'de>,
+    {
+        const FIELDS: &[&str] = &[
+            "name",
+            "value",
+        ];
+
+        #[allow(clippy::enum_variant_names)]
+        enum GeneratedField {
+            Name,
+            Value,
+        }
+        impl<'de> serde::Deserialize<'de> for GeneratedField {
+            fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
+            where
+                D: serde::Deserializer<'de>,
+            {
+                struct GeneratedVisitor;
+
+                impl serde::de::Visitor<'_> for GeneratedVisitor {
+                    type Value = GeneratedField;
+
+                    fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                        write!(formatter, "expected one of: {:?}", &FIELDS)
+                    }
+
+                    #[allow(unused_variables)]
+                    fn visit_str<E>(self, value: &str) -> std::result::Result<GeneratedField, E>
+                    where
+                        E: serde::de::Error,
+                    {
+                        match value {
+                            "name" => Ok(GeneratedField::Name),
+                            "value" => Ok(GeneratedField::Value),
+                            _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
+                        }
+                    }
+                }
+                deserializer.deserialize_identifier(GeneratedVisitor)
+            }
+        }
+        struct GeneratedVisitor;
+        impl<'de> serde::de::Visitor<'de> for GeneratedVisitor {
+            type Value = Figure;
+
+            fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                formatter.write_str("struct mesh.metrics.v1.Figure")
+            }
+
+            fn visit_map<V>(self, mut map_: V) -> std::result::Result<Figure, V::Error>
+                where
+                    V: serde::de::MapAccess<'de>,
+            {
+                let mut name__ = None;
+                let mut value__ = None;
+                while let Some(k) = map_.next_key()? {
+                    match k {
+                        GeneratedField::Name => {
+                            if name__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("name"));
+                            }
+                            name__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Value => {
+                            if value__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("value"));
+                            }
+                            value__ = 
+                                Some(map_.next_value::<::pbjson::private::NumberDeserialize<_>>()?.0)
+                            ;
+                        }
+                    }
+                }
+                Ok(Figure {
+                    name: name__.unwrap_or_default(),
+                    value: value__.unwrap_or_default(),
+                })
+            }
+        }
+        deserializer.deserialize_struct("mesh.metrics.v1.Figure", FIELDS, GeneratedVisitor)
+    }
 }
 impl serde::Serialize for JobCell {
     #[allow(deprecated)]
@@ -466,6 +852,9 @@ impl serde::Serialize for JobCounts {
         if !self.cells.is_empty() {
             len += 1;
         }
+        if self.scheduler.is_some() {
+            len += 1;
+        }
         let mut struct_ser = serializer.serialize_struct("mesh.metrics.v1.JobCounts", len)?;
         if !self.cluster.is_empty() {
             struct_ser.serialize_field("cluster", &self.cluster)?;
@@ -481,6 +870,9 @@ impl serde::Serialize for JobCounts {
         }
         if !self.cells.is_empty() {
             struct_ser.serialize_field("cells", &self.cells)?;
+        }
+        if let Some(v) = self.scheduler.as_ref() {
+            struct_ser.serialize_field("scheduler", v)?;
         }
         struct_ser.end()
     }
@@ -498,6 +890,7 @@ impl<'de> serde::Deserialize<'de> for JobCounts {
             "chunk",
             "chunks",
             "cells",
+            "scheduler",
         ];
 
         #[allow(clippy::enum_variant_names)]
@@ -507,6 +900,7 @@ impl<'de> serde::Deserialize<'de> for JobCounts {
             Chunk,
             Chunks,
             Cells,
+            Scheduler,
         }
         impl<'de> serde::Deserialize<'de> for GeneratedField {
             fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
@@ -533,6 +927,7 @@ impl<'de> serde::Deserialize<'de> for JobCounts {
                             "chunk" => Ok(GeneratedField::Chunk),
                             "chunks" => Ok(GeneratedField::Chunks),
                             "cells" => Ok(GeneratedField::Cells),
+                            "scheduler" => Ok(GeneratedField::Scheduler),
                             _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
                         }
                     }
@@ -557,6 +952,7 @@ impl<'de> serde::Deserialize<'de> for JobCounts {
                 let mut chunk__ = None;
                 let mut chunks__ = None;
                 let mut cells__ = None;
+                let mut scheduler__ = None;
                 while let Some(k) = map_.next_key()? {
                     match k {
                         GeneratedField::Cluster => {
@@ -593,6 +989,12 @@ impl<'de> serde::Deserialize<'de> for JobCounts {
                             }
                             cells__ = Some(map_.next_value()?);
                         }
+                        GeneratedField::Scheduler => {
+                            if scheduler__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("scheduler"));
+                            }
+                            scheduler__ = map_.next_value()?;
+                        }
                     }
                 }
                 Ok(JobCounts {
@@ -601,6 +1003,7 @@ impl<'de> serde::Deserialize<'de> for JobCounts {
                     chunk: chunk__.unwrap_or_default(),
                     chunks: chunks__.unwrap_or_default(),
                     cells: cells__.unwrap_or_default(),
+                    scheduler: scheduler__,
                 })
             }
         }
@@ -818,6 +1221,30 @@ impl serde::Serialize for NodeSummary {
         if !self.partitions.is_empty() {
             len += 1;
         }
+        if self.reserved_memory_mib != 0 {
+            len += 1;
+        }
+        if self.cpu_load.is_some() {
+            len += 1;
+        }
+        if !self.features.is_empty() {
+            len += 1;
+        }
+        if self.weight.is_some() {
+            len += 1;
+        }
+        if self.reason_time != 0 {
+            len += 1;
+        }
+        if !self.gres.is_empty() {
+            len += 1;
+        }
+        if !self.alloc_tres.is_empty() {
+            len += 1;
+        }
+        if !self.version.is_empty() {
+            len += 1;
+        }
         let mut struct_ser = serializer.serialize_struct("mesh.metrics.v1.NodeSummary", len)?;
         if !self.name.is_empty() {
             struct_ser.serialize_field("name", &self.name)?;
@@ -864,6 +1291,36 @@ impl serde::Serialize for NodeSummary {
         if !self.partitions.is_empty() {
             struct_ser.serialize_field("partitions", &self.partitions)?;
         }
+        if self.reserved_memory_mib != 0 {
+            #[allow(clippy::needless_borrow)]
+            #[allow(clippy::needless_borrows_for_generic_args)]
+            struct_ser.serialize_field("reservedMemoryMib", ToString::to_string(&self.reserved_memory_mib).as_str())?;
+        }
+        if let Some(v) = self.cpu_load.as_ref() {
+            struct_ser.serialize_field("cpuLoad", v)?;
+        }
+        if !self.features.is_empty() {
+            struct_ser.serialize_field("features", &self.features)?;
+        }
+        if let Some(v) = self.weight.as_ref() {
+            #[allow(clippy::needless_borrow)]
+            #[allow(clippy::needless_borrows_for_generic_args)]
+            struct_ser.serialize_field("weight", ToString::to_string(&v).as_str())?;
+        }
+        if self.reason_time != 0 {
+            #[allow(clippy::needless_borrow)]
+            #[allow(clippy::needless_borrows_for_generic_args)]
+            struct_ser.serialize_field("reasonTime", ToString::to_string(&self.reason_time).as_str())?;
+        }
+        if !self.gres.is_empty() {
+            struct_ser.serialize_field("gres", &self.gres)?;
+        }
+        if !self.alloc_tres.is_empty() {
+            struct_ser.serialize_field("allocTres", &self.alloc_tres)?;
+        }
+        if !self.version.is_empty() {
+            struct_ser.serialize_field("version", &self.version)?;
+        }
         struct_ser.end()
     }
 }
@@ -893,6 +1350,18 @@ impl<'de> serde::Deserialize<'de> for NodeSummary {
             "alloc_gpus",
             "allocGpus",
             "partitions",
+            "reserved_memory_mib",
+            "reservedMemoryMib",
+            "cpu_load",
+            "cpuLoad",
+            "features",
+            "weight",
+            "reason_time",
+            "reasonTime",
+            "gres",
+            "alloc_tres",
+            "allocTres",
+            "version",
         ];
 
         #[allow(clippy::enum_variant_names)]
@@ -910,6 +1379,14 @@ impl<'de> serde::Deserialize<'de> for NodeSummary {
             Gpus,
             AllocGpus,
             Partitions,
+            ReservedMemoryMib,
+            CpuLoad,
+            Features,
+            Weight,
+            ReasonTime,
+            Gres,
+            AllocTres,
+            Version,
         }
         impl<'de> serde::Deserialize<'de> for GeneratedField {
             fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
@@ -944,6 +1421,14 @@ impl<'de> serde::Deserialize<'de> for NodeSummary {
                             "gpus" => Ok(GeneratedField::Gpus),
                             "allocGpus" | "alloc_gpus" => Ok(GeneratedField::AllocGpus),
                             "partitions" => Ok(GeneratedField::Partitions),
+                            "reservedMemoryMib" | "reserved_memory_mib" => Ok(GeneratedField::ReservedMemoryMib),
+                            "cpuLoad" | "cpu_load" => Ok(GeneratedField::CpuLoad),
+                            "features" => Ok(GeneratedField::Features),
+                            "weight" => Ok(GeneratedField::Weight),
+                            "reasonTime" | "reason_time" => Ok(GeneratedField::ReasonTime),
+                            "gres" => Ok(GeneratedField::Gres),
+                            "allocTres" | "alloc_tres" => Ok(GeneratedField::AllocTres),
+                            "version" => Ok(GeneratedField::Version),
                             _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
                         }
                     }
@@ -976,6 +1461,14 @@ impl<'de> serde::Deserialize<'de> for NodeSummary {
                 let mut gpus__ = None;
                 let mut alloc_gpus__ = None;
                 let mut partitions__ = None;
+                let mut reserved_memory_mib__ = None;
+                let mut cpu_load__ = None;
+                let mut features__ = None;
+                let mut weight__ = None;
+                let mut reason_time__ = None;
+                let mut gres__ = None;
+                let mut alloc_tres__ = None;
+                let mut version__ = None;
                 while let Some(k) = map_.next_key()? {
                     match k {
                         GeneratedField::Name => {
@@ -1072,6 +1565,62 @@ impl<'de> serde::Deserialize<'de> for NodeSummary {
                             }
                             partitions__ = Some(map_.next_value()?);
                         }
+                        GeneratedField::ReservedMemoryMib => {
+                            if reserved_memory_mib__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("reservedMemoryMib"));
+                            }
+                            reserved_memory_mib__ = 
+                                Some(map_.next_value::<::pbjson::private::NumberDeserialize<_>>()?.0)
+                            ;
+                        }
+                        GeneratedField::CpuLoad => {
+                            if cpu_load__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("cpuLoad"));
+                            }
+                            cpu_load__ = 
+                                map_.next_value::<::std::option::Option<::pbjson::private::NumberDeserialize<_>>>()?.map(|x| x.0)
+                            ;
+                        }
+                        GeneratedField::Features => {
+                            if features__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("features"));
+                            }
+                            features__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Weight => {
+                            if weight__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("weight"));
+                            }
+                            weight__ = 
+                                map_.next_value::<::std::option::Option<::pbjson::private::NumberDeserialize<_>>>()?.map(|x| x.0)
+                            ;
+                        }
+                        GeneratedField::ReasonTime => {
+                            if reason_time__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("reasonTime"));
+                            }
+                            reason_time__ = 
+                                Some(map_.next_value::<::pbjson::private::NumberDeserialize<_>>()?.0)
+                            ;
+                        }
+                        GeneratedField::Gres => {
+                            if gres__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("gres"));
+                            }
+                            gres__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::AllocTres => {
+                            if alloc_tres__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("allocTres"));
+                            }
+                            alloc_tres__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Version => {
+                            if version__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("version"));
+                            }
+                            version__ = Some(map_.next_value()?);
+                        }
                     }
                 }
                 Ok(NodeSummary {
@@ -1088,9 +1637,519 @@ impl<'de> serde::Deserialize<'de> for NodeSummary {
                     gpus: gpus__.unwrap_or_default(),
                     alloc_gpus: alloc_gpus__.unwrap_or_default(),
                     partitions: partitions__.unwrap_or_default(),
+                    reserved_memory_mib: reserved_memory_mib__.unwrap_or_default(),
+                    cpu_load: cpu_load__,
+                    features: features__.unwrap_or_default(),
+                    weight: weight__,
+                    reason_time: reason_time__.unwrap_or_default(),
+                    gres: gres__.unwrap_or_default(),
+                    alloc_tres: alloc_tres__.unwrap_or_default(),
+                    version: version__.unwrap_or_default(),
                 })
             }
         }
         deserializer.deserialize_struct("mesh.metrics.v1.NodeSummary", FIELDS, GeneratedVisitor)
+    }
+}
+impl serde::Serialize for SchedulerState {
+    #[allow(deprecated)]
+    fn serialize<S>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error>
+    where
+        S: serde::Serializer,
+    {
+        use serde::ser::SerializeStruct;
+        let mut len = 0;
+        if self.taken_at.is_some() {
+            len += 1;
+        }
+        if !self.figures.is_empty() {
+            len += 1;
+        }
+        if !self.calls_by_type.is_empty() {
+            len += 1;
+        }
+        if !self.calls_by_user.is_empty() {
+            len += 1;
+        }
+        if !self.licenses.is_empty() {
+            len += 1;
+        }
+        if !self.reservations.is_empty() {
+            len += 1;
+        }
+        if !self.limits.is_empty() {
+            len += 1;
+        }
+        if self.shares_taken_at.is_some() {
+            len += 1;
+        }
+        if !self.shares.is_empty() {
+            len += 1;
+        }
+        if self.interval_seconds != 0 {
+            len += 1;
+        }
+        if self.shares_interval_seconds != 0 {
+            len += 1;
+        }
+        let mut struct_ser = serializer.serialize_struct("mesh.metrics.v1.SchedulerState", len)?;
+        if let Some(v) = self.taken_at.as_ref() {
+            struct_ser.serialize_field("takenAt", v)?;
+        }
+        if !self.figures.is_empty() {
+            struct_ser.serialize_field("figures", &self.figures)?;
+        }
+        if !self.calls_by_type.is_empty() {
+            struct_ser.serialize_field("callsByType", &self.calls_by_type)?;
+        }
+        if !self.calls_by_user.is_empty() {
+            struct_ser.serialize_field("callsByUser", &self.calls_by_user)?;
+        }
+        if !self.licenses.is_empty() {
+            struct_ser.serialize_field("licenses", &self.licenses)?;
+        }
+        if !self.reservations.is_empty() {
+            struct_ser.serialize_field("reservations", &self.reservations)?;
+        }
+        if !self.limits.is_empty() {
+            struct_ser.serialize_field("limits", &self.limits)?;
+        }
+        if let Some(v) = self.shares_taken_at.as_ref() {
+            struct_ser.serialize_field("sharesTakenAt", v)?;
+        }
+        if !self.shares.is_empty() {
+            struct_ser.serialize_field("shares", &self.shares)?;
+        }
+        if self.interval_seconds != 0 {
+            struct_ser.serialize_field("intervalSeconds", &self.interval_seconds)?;
+        }
+        if self.shares_interval_seconds != 0 {
+            struct_ser.serialize_field("sharesIntervalSeconds", &self.shares_interval_seconds)?;
+        }
+        struct_ser.end()
+    }
+}
+impl<'de> serde::Deserialize<'de> for SchedulerState {
+    #[allow(deprecated)]
+    fn deserialize<D>(deserializer: D) -> std::result::Result<Self, D::Error>
+    where
+        D: serde::Deserializer<'de>,
+    {
+        const FIELDS: &[&str] = &[
+            "taken_at",
+            "takenAt",
+            "figures",
+            "calls_by_type",
+            "callsByType",
+            "calls_by_user",
+            "callsByUser",
+            "licenses",
+            "reservations",
+            "limits",
+            "shares_taken_at",
+            "sharesTakenAt",
+            "shares",
+            "interval_seconds",
+            "intervalSeconds",
+            "shares_interval_seconds",
+            "sharesIntervalSeconds",
+        ];
+
+        #[allow(clippy::enum_variant_names)]
+        enum GeneratedField {
+            TakenAt,
+            Figures,
+            CallsByType,
+            CallsByUser,
+            Licenses,
+            Reservations,
+            Limits,
+            SharesTakenAt,
+            Shares,
+            IntervalSeconds,
+            SharesIntervalSeconds,
+        }
+        impl<'de> serde::Deserialize<'de> for GeneratedField {
+            fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
+            where
+                D: serde::Deserializer<'de>,
+            {
+                struct GeneratedVisitor;
+
+                impl serde::de::Visitor<'_> for GeneratedVisitor {
+                    type Value = GeneratedField;
+
+                    fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                        write!(formatter, "expected one of: {:?}", &FIELDS)
+                    }
+
+                    #[allow(unused_variables)]
+                    fn visit_str<E>(self, value: &str) -> std::result::Result<GeneratedField, E>
+                    where
+                        E: serde::de::Error,
+                    {
+                        match value {
+                            "takenAt" | "taken_at" => Ok(GeneratedField::TakenAt),
+                            "figures" => Ok(GeneratedField::Figures),
+                            "callsByType" | "calls_by_type" => Ok(GeneratedField::CallsByType),
+                            "callsByUser" | "calls_by_user" => Ok(GeneratedField::CallsByUser),
+                            "licenses" => Ok(GeneratedField::Licenses),
+                            "reservations" => Ok(GeneratedField::Reservations),
+                            "limits" => Ok(GeneratedField::Limits),
+                            "sharesTakenAt" | "shares_taken_at" => Ok(GeneratedField::SharesTakenAt),
+                            "shares" => Ok(GeneratedField::Shares),
+                            "intervalSeconds" | "interval_seconds" => Ok(GeneratedField::IntervalSeconds),
+                            "sharesIntervalSeconds" | "shares_interval_seconds" => Ok(GeneratedField::SharesIntervalSeconds),
+                            _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
+                        }
+                    }
+                }
+                deserializer.deserialize_identifier(GeneratedVisitor)
+            }
+        }
+        struct GeneratedVisitor;
+        impl<'de> serde::de::Visitor<'de> for GeneratedVisitor {
+            type Value = SchedulerState;
+
+            fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                formatter.write_str("struct mesh.metrics.v1.SchedulerState")
+            }
+
+            fn visit_map<V>(self, mut map_: V) -> std::result::Result<SchedulerState, V::Error>
+                where
+                    V: serde::de::MapAccess<'de>,
+            {
+                let mut taken_at__ = None;
+                let mut figures__ = None;
+                let mut calls_by_type__ = None;
+                let mut calls_by_user__ = None;
+                let mut licenses__ = None;
+                let mut reservations__ = None;
+                let mut limits__ = None;
+                let mut shares_taken_at__ = None;
+                let mut shares__ = None;
+                let mut interval_seconds__ = None;
+                let mut shares_interval_seconds__ = None;
+                while let Some(k) = map_.next_key()? {
+                    match k {
+                        GeneratedField::TakenAt => {
+                            if taken_at__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("takenAt"));
+                            }
+                            taken_at__ = map_.next_value()?;
+                        }
+                        GeneratedField::Figures => {
+                            if figures__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("figures"));
+                            }
+                            figures__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::CallsByType => {
+                            if calls_by_type__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("callsByType"));
+                            }
+                            calls_by_type__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::CallsByUser => {
+                            if calls_by_user__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("callsByUser"));
+                            }
+                            calls_by_user__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Licenses => {
+                            if licenses__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("licenses"));
+                            }
+                            licenses__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Reservations => {
+                            if reservations__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("reservations"));
+                            }
+                            reservations__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Limits => {
+                            if limits__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("limits"));
+                            }
+                            limits__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::SharesTakenAt => {
+                            if shares_taken_at__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("sharesTakenAt"));
+                            }
+                            shares_taken_at__ = map_.next_value()?;
+                        }
+                        GeneratedField::Shares => {
+                            if shares__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("shares"));
+                            }
+                            shares__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::IntervalSeconds => {
+                            if interval_seconds__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("intervalSeconds"));
+                            }
+                            interval_seconds__ = 
+                                Some(map_.next_value::<::pbjson::private::NumberDeserialize<_>>()?.0)
+                            ;
+                        }
+                        GeneratedField::SharesIntervalSeconds => {
+                            if shares_interval_seconds__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("sharesIntervalSeconds"));
+                            }
+                            shares_interval_seconds__ = 
+                                Some(map_.next_value::<::pbjson::private::NumberDeserialize<_>>()?.0)
+                            ;
+                        }
+                    }
+                }
+                Ok(SchedulerState {
+                    taken_at: taken_at__,
+                    figures: figures__.unwrap_or_default(),
+                    calls_by_type: calls_by_type__.unwrap_or_default(),
+                    calls_by_user: calls_by_user__.unwrap_or_default(),
+                    licenses: licenses__.unwrap_or_default(),
+                    reservations: reservations__.unwrap_or_default(),
+                    limits: limits__.unwrap_or_default(),
+                    shares_taken_at: shares_taken_at__,
+                    shares: shares__.unwrap_or_default(),
+                    interval_seconds: interval_seconds__.unwrap_or_default(),
+                    shares_interval_seconds: shares_interval_seconds__.unwrap_or_default(),
+                })
+            }
+        }
+        deserializer.deserialize_struct("mesh.metrics.v1.SchedulerState", FIELDS, GeneratedVisitor)
+    }
+}
+impl serde::Serialize for Share {
+    #[allow(deprecated)]
+    fn serialize<S>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error>
+    where
+        S: serde::Serializer,
+    {
+        use serde::ser::SerializeStruct;
+        let mut len = 0;
+        if !self.account.is_empty() {
+            len += 1;
+        }
+        if !self.user.is_empty() {
+            len += 1;
+        }
+        if self.raw_shares != 0 {
+            len += 1;
+        }
+        if self.norm_shares != 0. {
+            len += 1;
+        }
+        if self.raw_usage != 0 {
+            len += 1;
+        }
+        if self.norm_usage != 0. {
+            len += 1;
+        }
+        if self.fairshare.is_some() {
+            len += 1;
+        }
+        if self.level_fairshare.is_some() {
+            len += 1;
+        }
+        let mut struct_ser = serializer.serialize_struct("mesh.metrics.v1.Share", len)?;
+        if !self.account.is_empty() {
+            struct_ser.serialize_field("account", &self.account)?;
+        }
+        if !self.user.is_empty() {
+            struct_ser.serialize_field("user", &self.user)?;
+        }
+        if self.raw_shares != 0 {
+            #[allow(clippy::needless_borrow)]
+            #[allow(clippy::needless_borrows_for_generic_args)]
+            struct_ser.serialize_field("rawShares", ToString::to_string(&self.raw_shares).as_str())?;
+        }
+        if self.norm_shares != 0. {
+            struct_ser.serialize_field("normShares", &self.norm_shares)?;
+        }
+        if self.raw_usage != 0 {
+            #[allow(clippy::needless_borrow)]
+            #[allow(clippy::needless_borrows_for_generic_args)]
+            struct_ser.serialize_field("rawUsage", ToString::to_string(&self.raw_usage).as_str())?;
+        }
+        if self.norm_usage != 0. {
+            struct_ser.serialize_field("normUsage", &self.norm_usage)?;
+        }
+        if let Some(v) = self.fairshare.as_ref() {
+            struct_ser.serialize_field("fairshare", v)?;
+        }
+        if let Some(v) = self.level_fairshare.as_ref() {
+            struct_ser.serialize_field("levelFairshare", v)?;
+        }
+        struct_ser.end()
+    }
+}
+impl<'de> serde::Deserialize<'de> for Share {
+    #[allow(deprecated)]
+    fn deserialize<D>(deserializer: D) -> std::result::Result<Self, D::Error>
+    where
+        D: serde::Deserializer<'de>,
+    {
+        const FIELDS: &[&str] = &[
+            "account",
+            "user",
+            "raw_shares",
+            "rawShares",
+            "norm_shares",
+            "normShares",
+            "raw_usage",
+            "rawUsage",
+            "norm_usage",
+            "normUsage",
+            "fairshare",
+            "level_fairshare",
+            "levelFairshare",
+        ];
+
+        #[allow(clippy::enum_variant_names)]
+        enum GeneratedField {
+            Account,
+            User,
+            RawShares,
+            NormShares,
+            RawUsage,
+            NormUsage,
+            Fairshare,
+            LevelFairshare,
+        }
+        impl<'de> serde::Deserialize<'de> for GeneratedField {
+            fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
+            where
+                D: serde::Deserializer<'de>,
+            {
+                struct GeneratedVisitor;
+
+                impl serde::de::Visitor<'_> for GeneratedVisitor {
+                    type Value = GeneratedField;
+
+                    fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                        write!(formatter, "expected one of: {:?}", &FIELDS)
+                    }
+
+                    #[allow(unused_variables)]
+                    fn visit_str<E>(self, value: &str) -> std::result::Result<GeneratedField, E>
+                    where
+                        E: serde::de::Error,
+                    {
+                        match value {
+                            "account" => Ok(GeneratedField::Account),
+                            "user" => Ok(GeneratedField::User),
+                            "rawShares" | "raw_shares" => Ok(GeneratedField::RawShares),
+                            "normShares" | "norm_shares" => Ok(GeneratedField::NormShares),
+                            "rawUsage" | "raw_usage" => Ok(GeneratedField::RawUsage),
+                            "normUsage" | "norm_usage" => Ok(GeneratedField::NormUsage),
+                            "fairshare" => Ok(GeneratedField::Fairshare),
+                            "levelFairshare" | "level_fairshare" => Ok(GeneratedField::LevelFairshare),
+                            _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
+                        }
+                    }
+                }
+                deserializer.deserialize_identifier(GeneratedVisitor)
+            }
+        }
+        struct GeneratedVisitor;
+        impl<'de> serde::de::Visitor<'de> for GeneratedVisitor {
+            type Value = Share;
+
+            fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                formatter.write_str("struct mesh.metrics.v1.Share")
+            }
+
+            fn visit_map<V>(self, mut map_: V) -> std::result::Result<Share, V::Error>
+                where
+                    V: serde::de::MapAccess<'de>,
+            {
+                let mut account__ = None;
+                let mut user__ = None;
+                let mut raw_shares__ = None;
+                let mut norm_shares__ = None;
+                let mut raw_usage__ = None;
+                let mut norm_usage__ = None;
+                let mut fairshare__ = None;
+                let mut level_fairshare__ = None;
+                while let Some(k) = map_.next_key()? {
+                    match k {
+                        GeneratedField::Account => {
+                            if account__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("account"));
+                            }
+                            account__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::User => {
+                            if user__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("user"));
+                            }
+                            user__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::RawShares => {
+                            if raw_shares__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("rawShares"));
+                            }
+                            raw_shares__ = 
+                                Some(map_.next_value::<::pbjson::private::NumberDeserialize<_>>()?.0)
+                            ;
+                        }
+                        GeneratedField::NormShares => {
+                            if norm_shares__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("normShares"));
+                            }
+                            norm_shares__ = 
+                                Some(map_.next_value::<::pbjson::private::NumberDeserialize<_>>()?.0)
+                            ;
+                        }
+                        GeneratedField::RawUsage => {
+                            if raw_usage__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("rawUsage"));
+                            }
+                            raw_usage__ = 
+                                Some(map_.next_value::<::pbjson::private::NumberDeserialize<_>>()?.0)
+                            ;
+                        }
+                        GeneratedField::NormUsage => {
+                            if norm_usage__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("normUsage"));
+                            }
+                            norm_usage__ = 
+                                Some(map_.next_value::<::pbjson::private::NumberDeserialize<_>>()?.0)
+                            ;
+                        }
+                        GeneratedField::Fairshare => {
+                            if fairshare__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("fairshare"));
+                            }
+                            fairshare__ = 
+                                map_.next_value::<::std::option::Option<::pbjson::private::NumberDeserialize<_>>>()?.map(|x| x.0)
+                            ;
+                        }
+                        GeneratedField::LevelFairshare => {
+                            if level_fairshare__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("levelFairshare"));
+                            }
+                            level_fairshare__ = 
+                                map_.next_value::<::std::option::Option<::pbjson::private::NumberDeserialize<_>>>()?.map(|x| x.0)
+                            ;
+                        }
+                    }
+                }
+                Ok(Share {
+                    account: account__.unwrap_or_default(),
+                    user: user__.unwrap_or_default(),
+                    raw_shares: raw_shares__.unwrap_or_default(),
+                    norm_shares: norm_shares__.unwrap_or_default(),
+                    raw_usage: raw_usage__.unwrap_or_default(),
+                    norm_usage: norm_usage__.unwrap_or_default(),
+                    fairshare: fairshare__,
+                    level_fairshare: level_fairshare__,
+                })
+            }
+        }
+        deserializer.deserialize_struct("mesh.metrics.v1.Share", FIELDS, GeneratedVisitor)
     }
 }

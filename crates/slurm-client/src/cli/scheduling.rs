@@ -4,6 +4,7 @@ use super::{Cli, malformed};
 use crate::drift::Unread;
 use crate::record::{
     BackfillStats, LicenseRecord, Limits, PriorityRow, ReservationRecord, RunningRow,
+    SchedulerStats, ShareRecord,
 };
 use crate::{Error, metrics, parse};
 
@@ -59,6 +60,20 @@ impl Cli {
         let output = self.runner.run("sdiag", &[]).await?;
         parse::backfill(&output)
             .ok_or_else(|| malformed("sdiag", "nothing about backfill", &output))
+    }
+
+    /// Statistics of slurmctld.
+    pub(crate) async fn statistics(&self) -> Result<SchedulerStats, Error> {
+        let output = self.runner.run("sdiag", &[]).await?;
+        parse::statistics(&output)
+            .ok_or_else(|| malformed("sdiag", "nothing about the scheduler", &output))
+    }
+
+    /// Fairshare of every account and user.
+    pub(crate) async fn shares(&self) -> Result<Vec<ShareRecord>, Error> {
+        let arguments = ["-a", "-n", "-P", "-o", parse::SHARE_FORMAT];
+        let output = self.runner.run("sshare", &arguments).await?;
+        all("sshare", parse::shares(&output))
     }
 }
 

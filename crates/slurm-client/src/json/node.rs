@@ -24,6 +24,9 @@ pub(crate) fn node(value: &Value) -> Option<NodeRecord> {
         free_memory_mib: fields
             .number("free_mem")
             .or_else(|| fields.number("free_memory")),
+        reserved_memory_mib: fields.number("specialized_memory").unwrap_or(0),
+        // In hundredths.
+        cpu_load: fields.number("cpu_load").map(hundredths),
         gres: fields.text("gres"),
         available_features: fields.strings("features"),
         active_features: fields.strings("active_features"),
@@ -52,4 +55,8 @@ pub(crate) fn node(value: &Value) -> Option<NodeRecord> {
     }
     node.oddities = fields.oddities;
     (!node.name.is_empty() && node.state != NodeState::default()).then_some(node)
+}
+
+fn hundredths(value: u32) -> f64 {
+    f64::from(value) / 100.0
 }

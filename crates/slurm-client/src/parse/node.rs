@@ -74,6 +74,8 @@ fn node(record: &str) -> Option<(String, NodeRecord)> {
             "RealMemory" => node.real_memory_mib = leading(value).unwrap_or(0),
             "AllocMem" => node.alloc_memory_mib = leading(value).unwrap_or(0),
             "FreeMem" => node.free_memory_mib = leading(value),
+            "MemSpecLimit" => node.reserved_memory_mib = leading(value).unwrap_or(0),
+            "CPULoad" => node.cpu_load = value.parse().ok(),
             "Gres" => node.gres = text(value),
             "AvailableFeatures" => node.available_features = list(value),
             "ActiveFeatures" => node.active_features = list(value),

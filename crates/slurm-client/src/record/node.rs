@@ -24,6 +24,12 @@ pub struct NodeRecord {
     pub alloc_memory_mib: u64,
     /// Memory the system reports as free, in MiB.
     pub free_memory_mib: Option<u64>,
+    /// Memory in MiB that jobs cannot use (`MemSpecLimit`).
+    #[serde(default)]
+    pub reserved_memory_mib: u64,
+    /// Load of the system, as slurmd averages it.
+    #[serde(default)]
+    pub cpu_load: Option<f64>,
     /// Generic resources as printed: `gpu:a100:4`.
     pub gres: String,
     /// Features the node can have.

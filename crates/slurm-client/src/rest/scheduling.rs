@@ -4,9 +4,10 @@ use serde_json::Value;
 
 use super::{DIAG, Family, LICENSES, RESERVATIONS, Response, Rest, nothing, unreadable};
 use crate::json::Fields;
+use crate::record::{CallStats, FIGURES};
 use crate::{
     BackfillStats, Error, JobListing, LicenseRecord, Limits, PriorityRow, ReservationRecord,
-    RunningRow, parse,
+    RunningRow, SchedulerStats, ShareRecord, parse,
 };
 
 impl Rest {
@@ -63,11 +64,26 @@ impl Rest {
 
     /// Backfill's last cycle.
     pub(crate) async fn backfill(&self) -> Result<BackfillStats, Error> {
+        Ok(backfill(&self.diag().await?))
+    }
+
+    /// Statistics of slurmctld.
+    pub(crate) async fn statistics(&self) -> Result<SchedulerStats, Error> {
+        Ok(statistics(&self.diag().await?))
+    }
+
+    /// Refused: slurmrestd has them in newer versions only.
+    #[allow(clippy::unused_async, reason = "the same form as with commands")]
+    pub(crate) async fn shares(&self) -> Result<Vec<ShareRecord>, Error> {
+        Err(Error::NotOverRest {
+            question: "fairshare",
+        })
+    }
+
+    async fn diag(&self) -> Result<Value, Error> {
         match self.get(DIAG, Family::Controller, "diag", "").await? {
             Response::Document(body) => {
-                let document = serde_json::from_slice(&body)
-                    .map_err(|error| unreadable(DIAG, &body, &error))?;
-                Ok(backfill(&document))
+                serde_json::from_slice(&body).map_err(|error| unreadable(DIAG, &body, &error))
             }
             _ => Err(nothing(DIAG)),
         }
@@ -100,6 +116,33 @@ fn license(value: &Value) -> Option<LicenseRecord> {
         reserved: fields.number("Reserved").unwrap_or(0),
     };
     (!record.name.is_empty() && fields.oddities == 0).then_some(record)
+}
+
+fn statistics(document: &Value) -> SchedulerStats {
+    let mut fields = Fields::new(document);
+    let figures = FIGURES.iter().filter_map(|name| {
+        let value = fields.signed(&format!("statistics.{name}"))?;
+        Some((*name, value))
+    });
+    SchedulerStats {
+        figures: figures.collect(),
+        calls_by_type: calls(document, "rpcs_by_message_type", "message_type"),
+        calls_by_user: calls(document, "rpcs_by_user", "user"),
+    }
+}
+
+fn calls(document: &Value, list: &str, name: &str) -> Vec<CallStats> {
+    let list = document["statistics"][list].as_array();
+    let calls = list.into_iter().flatten().map(|value| {
+        let mut fields = Fields::new(value);
+        CallStats {
+            name: fields.text(name),
+            count: fields.number("count").unwrap_or(0),
+            average_micros: fields.number("average_time").unwrap_or(0),
+            total_micros: fields.number("total_time").unwrap_or(0),
+        }
+    });
+    calls.filter(|calls| !calls.name.is_empty()).collect()
 }
 
 fn backfill(document: &Value) -> BackfillStats {

@@ -2,7 +2,7 @@
 
 use chrono::{DateTime, Utc};
 use mesh_events::proto::mesh::metrics::v1::NodeSummary;
-use slurm_types::NodeState;
+use slurm_types::{NodeBaseState, NodeFlag, NodeState};
 
 /// The nodes of a cluster at one poll.
 #[derive(Clone, Debug)]
@@ -20,6 +20,21 @@ pub struct Node {
     pub summary: NodeSummary,
     /// State.
     pub state: NodeState,
+}
+
+impl Node {
+    /// False if it is down or drained.
+    pub fn takes_jobs(&self) -> bool {
+        !self.state.flags.contains(NodeFlag::Drain) && self.state.base != Some(NodeBaseState::Down)
+    }
+
+    /// Memory in MiB without what is reserved for the system (`MemSpecLimit`).
+    pub fn effective_memory_mib(&self) -> u64 {
+        let summary = &self.summary;
+        summary
+            .memory_mib
+            .saturating_sub(summary.reserved_memory_mib)
+    }
 }
 
 impl Nodes {

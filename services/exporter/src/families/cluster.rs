@@ -4,6 +4,8 @@
 
 use std::collections::BTreeMap;
 
+use mesh_events::proto::mesh::metrics::v1::Share;
+
 use super::{Inputs, bytes, float};
 use crate::domain::counters::{
     BOUNDS, COST_MICROS, CPU_SECONDS, ENDS, GPU_SECONDS, MEMORY_KIB_SECONDS, NODE_EVENTS,
@@ -62,6 +64,7 @@ pub fn write(inputs: &Inputs, page: &mut Exposition) -> usize {
     if let Some(found) = &inputs.nodes {
         nodes(inputs, found, &mut page);
     }
+    shares(inputs, &mut page);
     counters(inputs, &mut page);
     histogram(
         inputs,
@@ -187,6 +190,40 @@ fn jobs(inputs: &Inputs, jobs: &Jobs, page: &mut Page<'_>) {
             &[("partition", partition)],
             bytes(*memory),
         );
+    }
+}
+
+/// Accounts, not users. With Fair Tree an account has no factor, but a level among its siblings.
+fn shares(inputs: &Inputs, page: &mut Page<'_>) {
+    for (name, help, value) in [
+        (
+            "mesh_account_fairshare",
+            "Fairshare factor of the account, from 0 to 1.",
+            (|share| share.fairshare) as fn(&Share) -> Option<f64>,
+        ),
+        (
+            "mesh_account_level_fairshare",
+            "Shares of the account divided by its use among its siblings: below 1 if it used more than its share.",
+            |share| share.level_fairshare,
+        ),
+        (
+            "mesh_account_share_ratio",
+            "Part of the shares that the account has.",
+            |share| Some(share.norm_shares),
+        ),
+        (
+            "mesh_account_usage_ratio",
+            "Part of the decayed use that the account has.",
+            |share| Some(share.norm_usage),
+        ),
+    ] {
+        page.metric(name, Kind::Gauge, help);
+        let shares = inputs.scheduler.account_shares();
+        for share in shares.take(inputs.max_series / 40) {
+            if let Some(value) = value(share) {
+                page.sample(name, &[("account", &share.account)], value);
+            }
+        }
     }
 }
 

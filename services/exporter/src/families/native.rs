@@ -2,8 +2,7 @@
 //!
 //! All memory is in MiB, whatever the name says: slurmctld 26.05.5 prints MiB under `…_bytes`, and dashboards made for it expect that.
 //!
-//! Absent: `/metrics/scheduler` (statistics of the scheduler are not on the bus), and effective memory (`MemSpecLimit` is not in the list of
-//! nodes). Over commands a completing job shows no base state, so it counts in `completing` only; slurmctld counts it in both.
+//! `/metrics/scheduler` is made in `scheduler.rs`. Over commands a completing job shows no base state, so it counts in `completing` only; slurmctld counts it in both.
 
 use std::collections::BTreeMap;
 
@@ -36,7 +35,7 @@ pub fn jobs(inputs: &Inputs, page: &mut Exposition) -> usize {
 pub fn nodes(inputs: &Inputs, page: &mut Exposition) -> usize {
     let Some(nodes) = &inputs.nodes else { return 0 };
     type Value = fn(&Node) -> Option<f64>;
-    let of_node: [(&str, &str, Value); 9] = [
+    let of_node: [(&str, &str, Value); 10] = [
         ("cpus", "CPUs of the node", |node| {
             Some(node.summary.cpus.into())
         }),
@@ -57,6 +56,11 @@ pub fn nodes(inputs: &Inputs, page: &mut Exposition) -> usize {
         ("gpus_alloc", "GPUs of the node allocated to jobs", |node| {
             Some(node.summary.alloc_gpus.into())
         }),
+        (
+            "memory_effective_bytes",
+            "MiB of memory of the node that jobs can use",
+            |node| Some(float(node.effective_memory_mib())),
+        ),
         (
             "memory_alloc_bytes",
             "MiB of the node allocated to jobs",
@@ -197,6 +201,11 @@ pub fn partitions(inputs: &Inputs, page: &mut Exposition) -> usize {
         "nodes_mem_alloc",
         "MiB of memory allocated to jobs",
         &|_, nodes| float(nodes.alloc_memory_mib),
+    );
+    metric(
+        "nodes_mem_avail",
+        "MiB of memory that jobs can use",
+        &|_, nodes| float(nodes.effective_memory_mib),
     );
     metric("nodes_mem_free", "MiB of free memory", &|_, nodes| {
         float(nodes.free_memory_mib)

@@ -56,6 +56,10 @@ pub struct JobNumbers {
     pub max_nodes: u32,
     /// The same without held ones.
     pub max_nodes_not_held: u32,
+    /// Pending records: the remaining tasks of an array are one.
+    pub pending_records: u64,
+    /// Pending records that are held.
+    pub held_records: u64,
     /// Waiting for a partition's node limit.
     pub waits_for_node_limit: u64,
 }
@@ -65,6 +69,12 @@ impl JobNumbers {
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, &'static str, u64)> {
         let named = NAMES.iter().zip(self.numbers);
         named.map(|((name, help), number)| (*name, *help, number))
+    }
+
+    /// The number of this name. 0 if there is none.
+    pub fn of(&self, name: &str) -> u64 {
+        let found = self.iter().find(|(known, ..)| *known == name);
+        found.map_or(0, |(.., number)| number)
     }
 
     /// Adds the jobs of a cell.
@@ -111,7 +121,9 @@ impl JobNumbers {
         let name = match base {
             JobBaseState::Pending => {
                 self.max_nodes = self.max_nodes.max(cell.counted.max_nodes);
+                self.pending_records += records;
                 if cell.is_held() {
+                    self.held_records += records;
                     self.count("hold", tasks);
                 } else {
                     self.max_nodes_not_held = self.max_nodes_not_held.max(cell.counted.max_nodes);
@@ -156,6 +168,8 @@ impl JobNumbers {
         self.records += other.records;
         self.tasks += other.tasks;
         self.live += other.live;
+        self.pending_records += other.pending_records;
+        self.held_records += other.held_records;
         self.max_nodes = self.max_nodes.max(other.max_nodes);
         self.max_nodes_not_held = self.max_nodes_not_held.max(other.max_nodes_not_held);
         self.waits_for_node_limit += other.waits_for_node_limit;

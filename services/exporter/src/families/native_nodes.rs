@@ -60,6 +60,8 @@ pub struct NodeNumbers {
     states: [u64; STATES.len()],
     /// Nodes in state UNKNOWN.
     pub unknown: u64,
+    /// Nodes in state ERROR.
+    pub error: u64,
     /// Nodes with flag POWERING_DOWN.
     pub powering_down: u64,
     /// Nodes.
@@ -74,6 +76,8 @@ pub struct NodeNumbers {
     pub idle_cpus: u64,
     /// Memory in MiB.
     pub memory_mib: u64,
+    /// Memory in MiB that jobs can use.
+    pub effective_memory_mib: u64,
     /// Memory allocated to jobs in MiB.
     pub alloc_memory_mib: u64,
     /// Free memory in MiB.
@@ -93,6 +97,12 @@ impl NodeNumbers {
         })
     }
 
+    /// The number of this state of the cluster. 0 if there is none.
+    pub fn of(&self, name: &str) -> u64 {
+        let found = self.states().find(|(known, ..)| *known == name);
+        found.map_or(0, |(.., number)| number)
+    }
+
     /// Adds a node.
     pub fn add(&mut self, node: &Node) {
         let summary = &node.summary;
@@ -100,6 +110,7 @@ impl NodeNumbers {
             *number += u64::from(is_in(&node.state, name));
         }
         self.unknown += u64::from(node.state.base == Some(NodeBaseState::Unknown));
+        self.error += u64::from(node.state.base == Some(NodeBaseState::Error));
         self.powering_down += u64::from(node.state.flags.contains(NodeFlag::PoweringDown));
         self.nodes += 1;
         self.cpus += u64::from(summary.cpus);
@@ -107,6 +118,7 @@ impl NodeNumbers {
         self.alloc_cpus += u64::from(summary.alloc_cpus);
         self.idle_cpus += u64::from(idle_cpus(node));
         self.memory_mib += summary.memory_mib;
+        self.effective_memory_mib += node.effective_memory_mib();
         self.alloc_memory_mib += summary.alloc_memory_mib;
         self.free_memory_mib += summary.free_memory_mib.unwrap_or_default();
         self.gpus += u64::from(summary.gpus);

@@ -1,12 +1,12 @@
 //! Names of prometheus-slurm-exporter (vpenso) and of what descends from it. Memory is in MB there.
 //!
-//! Absent: `slurm_scheduler_*` and `slurm_account_fairshare`, whose sources (`sdiag`, `sshare`) are not on the bus.
+//! `slurm_scheduler_*` and `slurm_account_fairshare` are there if ingest reads `sdiag` and `sshare`. With Fair Tree no account has a factor.
 
 use std::collections::BTreeMap;
 
 use slurm_types::{JobBaseState, JobFlag, NodeBaseState, NodeFlag};
 
-use super::{Inputs, float};
+use super::{Inputs, float, scheduler};
 use crate::domain::exposition::{Exposition, Kind};
 use crate::domain::fold::fold;
 use crate::domain::jobs::{Cell, Jobs};
@@ -25,11 +25,19 @@ pub fn write(inputs: &Inputs, page: &mut Exposition) -> usize {
         of_each(nodes, inputs.max_series / 8, page);
         partitions(nodes, inputs.jobs.as_ref(), page);
     }
+    scheduler::vpenso(inputs, page);
+    let name = "slurm_account_fairshare";
+    page.metric(name, Kind::Gauge, "FairShare for account");
+    for share in inputs.scheduler.account_shares() {
+        if let Some(factor) = share.fairshare {
+            page.sample(name, &[("account", &share.account)], factor);
+        }
+    }
     folded
 }
 
 /// The keyword that squeue prints: a flag hides the base state.
-fn printed(cell: &Cell) -> &'static str {
+pub(super) fn printed(cell: &Cell) -> &'static str {
     for (flag, name) in [
         (JobFlag::Completing, "completing"),
         (JobFlag::StageOut, "stage_out"),
@@ -107,7 +115,7 @@ impl Owned {
 }
 
 /// Accounts and users. As in the original, a number of 0 is left out.
-fn owners(jobs: &Jobs, fits: usize, page: &mut Exposition) -> usize {
+pub(super) fn owners(jobs: &Jobs, fits: usize, page: &mut Exposition) -> usize {
     let mut folded = 0;
     for (label, key) in [
         (
@@ -163,7 +171,7 @@ fn owners(jobs: &Jobs, fits: usize, page: &mut Exposition) -> usize {
 }
 
 /// One word for the state of a node, as sinfo prints it (`%T`) without its suffix.
-fn word(node: &Node) -> &'static str {
+pub(super) fn word(node: &Node) -> &'static str {
     let state = &node.state;
     let flag = |flag| state.flags.contains(flag);
     let has_jobs = state.has_jobs();
@@ -219,9 +227,9 @@ fn states(nodes: &Nodes, page: &mut Exposition) {
 
 /// CPUs by use: allocated, idle, other (idle on nodes that are down or drained) and all.
 #[derive(Clone, Copy, Default)]
-struct Cpus([u64; 4]);
+pub(super) struct Cpus(pub [u64; 4]);
 
-const USES: [(&str, &str); 4] = [
+pub(super) const USES: [(&str, &str); 4] = [
     ("alloc", "Allocated CPUs"),
     ("idle", "Idle CPUs"),
     ("other", "Idle CPUs of nodes that take no jobs"),
@@ -229,15 +237,18 @@ const USES: [(&str, &str); 4] = [
 ];
 
 impl Cpus {
-    fn of(node: &Node) -> Self {
+    /// Those of a node.
+    pub(super) fn of(node: &Node) -> Self {
         let (total, alloc) = (
             u64::from(node.summary.cpus),
             u64::from(node.summary.alloc_cpus),
         );
         let rest = total.saturating_sub(alloc);
-        let is_usable = !node.state.flags.contains(NodeFlag::Drain)
-            && node.state.base != Some(NodeBaseState::Down);
-        let (idle, other) = if is_usable { (rest, 0) } else { (0, rest) };
+        let (idle, other) = if node.takes_jobs() {
+            (rest, 0)
+        } else {
+            (0, rest)
+        };
         Self([alloc, idle, other, total])
     }
 
@@ -248,16 +259,23 @@ impl Cpus {
     }
 }
 
-fn totals(nodes: &Nodes, page: &mut Exposition) {
+/// CPUs of the cluster by use.
+pub(super) fn cpu_totals(nodes: &Nodes, page: &mut Exposition) {
     let mut cpus = Cpus::default();
-    let (mut gpus, mut alloc_gpus) = (0, 0);
     for node in &nodes.nodes {
         cpus.add(Cpus::of(node));
-        gpus += u64::from(node.summary.gpus);
-        alloc_gpus += u64::from(node.summary.alloc_gpus);
     }
     for ((name, help), number) in USES.iter().zip(cpus.0) {
         gauge(page, &format!("slurm_cpus_{name}"), help, float(number));
+    }
+}
+
+fn totals(nodes: &Nodes, page: &mut Exposition) {
+    cpu_totals(nodes, page);
+    let (mut gpus, mut alloc_gpus) = (0, 0);
+    for node in &nodes.nodes {
+        gpus += u64::from(node.summary.gpus);
+        alloc_gpus += u64::from(node.summary.alloc_gpus);
     }
     gauge(
         page,
@@ -309,7 +327,7 @@ fn of_each(nodes: &Nodes, fits: usize, page: &mut Exposition) {
     });
 }
 
-fn partitions(nodes: &Nodes, jobs: Option<&Jobs>, page: &mut Exposition) {
+pub(super) fn partitions(nodes: &Nodes, jobs: Option<&Jobs>, page: &mut Exposition) {
     let mut cpus: BTreeMap<&str, Cpus> = BTreeMap::new();
     for node in &nodes.nodes {
         for partition in &node.summary.partitions {

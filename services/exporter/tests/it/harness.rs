@@ -101,6 +101,7 @@ pub async fn write_jobs(bus: &Bus, taken_at: DateTime<Utc>, cells: Vec<JobCell>)
         chunk: 0,
         chunks: 1,
         cells,
+        scheduler: None,
     };
     let mut writer = bus
         .take_over_chunks(BUCKET_JOB_COUNTS, CLUSTER)
@@ -170,5 +171,7 @@ pub fn node(name: &str, state: &str, lifecycle: &str, alloc_cpus: u32) -> NodeSu
         gpus: 2,
         alloc_gpus: u32::from(alloc_cpus > 0),
         partitions: vec!["cpu".into()],
+        gres: "gpu:a100:2".into(),
+        ..NodeSummary::default()
     }
 }

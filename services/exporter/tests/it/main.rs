@@ -5,6 +5,7 @@
 mod counts;
 mod dashboards;
 mod harness;
+mod other_names;
 mod pages;
 mod promtool;
 mod recovered;

@@ -12,6 +12,7 @@ use exporter::domain::counters::{
 use exporter::domain::exposition::{Exposition, Format};
 use exporter::domain::jobs::Jobs;
 use exporter::domain::nodes::Nodes;
+use exporter::domain::scheduler::Scheduler;
 use exporter::families::{Family, Inputs, PAGES, Source};
 
 use crate::harness::{cell, node};
@@ -63,6 +64,7 @@ pub fn inputs(scale: i64) -> Inputs {
             ]
             .into_iter(),
         )),
+        scheduler: Scheduler::recent(crate::other_names::scheduler(), true, true),
         sources: vec![Source {
             name: "ingest",
             taken_at: Some(taken_at),

@@ -4,6 +4,7 @@
 
 mod accounting;
 mod accrual;
+mod alerts;
 mod away;
 mod busy;
 mod day;
@@ -12,6 +13,7 @@ mod hooks;
 mod ids;
 mod killed;
 mod metrics;
+mod metrics_of_others;
 mod other_users;
 mod processes;
 mod receivers;

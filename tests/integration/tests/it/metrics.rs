@@ -8,25 +8,36 @@ use integration::{Cluster, ClusterOptions, Error, Mesh, Slurm as _, wait_for};
 
 use crate::support::{PATIENCE, options};
 
-const EXPORTER: &str = "[exporter]\nenabled = true\nrefresh_interval = \"1s\"\n";
-const PAGES: [&str; 4] = ["jobs", "nodes", "partitions", "jobs-users-accts"];
+const EXPORTER: &str = "[exporter]\nenabled = true\nrefresh_interval = \"1s\"\nfamilies = [\"cluster\", \"native\", \"vpenso\", \"sckyzo\", \"rivosinc\", \"slinky\", \"soperator\"]\n[ingest.statistics]\ninterval = \"1s\"\nshares_interval = \"1s\"\n";
+const PAGES: [&str; 5] = [
+    "jobs",
+    "nodes",
+    "partitions",
+    "jobs-users-accts",
+    "scheduler",
+];
 
 /// Metrics of slurmctld that the exporter does not serve, or that have another value for a reason.
 const DIFFERENT: &[(&str, &str)] = &[
-    (
-        "slurm_node_memory_effective_bytes",
-        "MemSpecLimit is not read",
-    ),
-    (
-        "slurm_partition_nodes_mem_avail",
-        "MemSpecLimit is not read",
-    ),
     ("slurm_node_memory_free_bytes", "changes all the time"),
     ("slurm_partition_nodes_mem_free", "changes all the time"),
+    ("slurm_sdiag_latency", "measured at each question"),
+    ("slurm_sched_stats_timestamp", "time of the question"),
+    ("slurm_server_thread_cnt", "a question is a thread itself"),
+    ("slurm_agent_cnt", "changes all the time"),
+    ("slurm_agent_thread_cnt", "changes all the time"),
+    ("slurm_bf_active", "sdiag does not print it"),
+    ("slurm_bf_cycle_tot", "sdiag does not print it"),
+    ("slurm_bf_depth_tot", "sdiag does not print it"),
+    ("slurm_bf_depth_try_tot", "sdiag does not print it"),
+    ("slurm_bf_queue_len_tot", "sdiag does not print it"),
+    ("slurm_bf_table_size_tot", "sdiag does not print it"),
+    ("slurm_schedule_cycle_depth", "sdiag does not print it"),
+    ("slurm_schedule_cycle_tot", "sdiag does not print it"),
 ];
 
 /// Name and labels with the value.
-type Samples = BTreeMap<String, f64>;
+pub type Samples = BTreeMap<String, f64>;
 
 fn samples(text: &str) -> Samples {
     let lines = text.lines().filter(|line| !line.starts_with('#'));
@@ -56,26 +67,30 @@ fn has_native_metrics() -> bool {
     folders.any(|folder| folder.path().join(plugin).exists())
 }
 
-struct Site {
-    cluster: Cluster,
-    mesh: Mesh,
+pub struct Site {
+    pub cluster: Cluster,
+    pub mesh: Mesh,
     _conf: tempfile::NamedTempFile,
 }
 
 /// A cluster with jobs in several states that stay as they are, and its mesh.
-async fn site(name: &str) -> Result<Site, Error> {
+pub async fn site(name: &str) -> Result<Site, Error> {
     let conf = tempfile::NamedTempFile::new().unwrap();
     let mut settings = ClusterOptions::small(name);
     settings.hooks = false;
+    let mut lines = "Licenses=matlab:10\n".to_owned();
     if has_native_metrics() {
-        std::fs::write(conf.path(), "MetricsType=metrics/openmetrics\n").unwrap();
-        let path = conf.path().display().to_string();
-        settings.knobs.push(("EXTRA_CONF", path));
+        lines.push_str("MetricsType=metrics/openmetrics\n");
     }
+    std::fs::write(conf.path(), lines).unwrap();
+    let path = conf.path().display().to_string();
+    settings.knobs.push(("EXTRA_CONF", path));
     let cluster = Cluster::start(&settings).await?;
     let mut mesh = Mesh::set_up(&cluster, "mesh", &options(EXPORTER)).await?;
     mesh.start().await?;
-    let running = cluster.submit("alice", &[], "sleep 1000").await?;
+    let running = cluster
+        .submit("alice", &["--licenses=matlab:3"], "sleep 1000")
+        .await?;
     let failed = cluster.submit("bob", &[], "exit 3").await?;
     cluster.submit("bob", &["--hold"], "true").await?;
     cluster
@@ -107,13 +122,13 @@ async fn site(name: &str) -> Result<Site, Error> {
     })
 }
 
-async fn page(mesh: &Mesh, name: &str) -> Result<Samples, Error> {
+pub async fn page(mesh: &Mesh, name: &str) -> Result<Samples, Error> {
     let answer = mesh.get(&format!("/metrics/{name}")).await?;
     Ok(samples(&answer.body))
 }
 
 /// Waits until both sides have the same, and shows the difference if they never do.
-async fn agree(what: &str, mut sides: impl AsyncFnMut() -> Result<(Samples, Samples), Error>) {
+pub async fn agree(what: &str, mut sides: impl AsyncFnMut() -> Result<(Samples, Samples), Error>) {
     let mut last = (Samples::new(), Samples::new());
     let equal = wait_for(what, PATIENCE, async || {
         last = sides().await?;
@@ -225,6 +240,7 @@ async fn numbers_of_jobs_and_nodes_are_those_of_squeue_and_sinfo() {
     if !has_native_metrics() {
         return;
     }
+    mesh_runtime::install_crypto_provider();
     let client = reqwest::Client::new();
     let address = cluster.fact("address").unwrap();
     let port = cluster.fact("port_slurmctld").unwrap();

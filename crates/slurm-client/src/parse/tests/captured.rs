@@ -356,6 +356,7 @@ fn captured_facts_about_scheduling_are_read() {
 
         let stats = backfill(&texts["sdiag"]).unwrap();
         assert!(stats.last_cycle.is_some() && stats.queue_length > 0);
+        every_line_of_sdiag_is_read(version, &texts["sdiag"]);
 
         let (found, _) = partitions(&texts["partitions"]);
         let closed = found.iter().find(|found| found.name == "closed").unwrap();
@@ -367,4 +368,66 @@ fn captured_facts_about_scheduling_are_read() {
     let (rows, unread) = priorities(text);
     assert_eq!(unread.count, 0);
     assert!(rows[0].factors.contains(&("partition", 1_000)), "{rows:?}");
+}
+
+/// Every number that sdiag prints is a figure or a call, and what they are named after is what is printed.
+fn every_line_of_sdiag_is_read(version: &str, text: &str) {
+    let stats = statistics(text).unwrap();
+    let (figures, calls) = text.split_once("Remote Procedure Call").unwrap();
+    let printed = figures.lines().filter(|line| {
+        let value = line.rsplit_once(':').map(|(_, value)| value.trim());
+        value.is_some_and(|value| value.starts_with(|c: char| c.is_ascii_digit()))
+            // Only in some versions.
+            && !line.starts_with("RPC queue enabled")
+    });
+    assert_eq!(stats.figures.len(), printed.count(), "{version}: {stats:?}");
+    let is_known = |name| crate::record::FIGURES.contains(name);
+    assert!(stats.figures.keys().all(is_known));
+    let rows = calls.lines().filter(|line| line.contains("ave_time:"));
+    let read = stats.calls_by_type.len() + stats.calls_by_user.len();
+    assert_eq!(read, rows.count(), "{version}");
+    let value = |label: &str| {
+        let (_, part) = text.split_once("Backfilling stats").unwrap();
+        let line = part.lines().find(|line| line.trim().starts_with(label));
+        leading::<i64>(line.unwrap().rsplit_once(':').unwrap().1)
+    };
+    for (name, label) in [
+        ("bf_cycle_last", "Last cycle:"),
+        ("bf_last_depth", "Last depth cycle:"),
+        ("bf_last_depth_try", "Last depth cycle (try sched):"),
+        ("bf_depth_mean", "Depth Mean:"),
+    ] {
+        assert_eq!(stats.figures.get(name).copied(), value(label), "{version}");
+    }
+    let root = stats
+        .calls_by_user
+        .iter()
+        .find(|calls| calls.name == "root");
+    assert!(root.unwrap().count > 0);
+}
+
+#[test]
+fn shares_of_accounts_and_users_are_read() {
+    // 22.05 with Fair Tree: accounts have no factor, and `inf` is the level of who used nothing.
+    let text = "root|||0.000000|4620||1.000000||\n root|root|1|0.500000|0|0.000000|0.000000|1.000000|inf\n";
+    let (_, unread) = shares(text);
+    assert_eq!(unread.count, 2, "columns of another format");
+    let text = " physics||2|0.333333|4620|0.250000||1.333333\n  physics|alice|parent|0.5|120|0.01|0.875|inf\n";
+    let (rows, unread) = shares(text);
+    assert_eq!(unread.count, 0);
+    let physics = &rows[0];
+    assert_eq!(
+        (physics.account.as_str(), physics.raw_shares),
+        ("physics", 2)
+    );
+    assert_eq!(
+        (physics.fairshare, physics.level_fairshare),
+        (None, Some(1.333_333))
+    );
+    let alice = &rows[1];
+    assert_eq!((alice.user.as_str(), alice.raw_shares), ("alice", 0));
+    assert_eq!(
+        (alice.fairshare, alice.level_fairshare),
+        (Some(0.875), None)
+    );
 }

@@ -11,6 +11,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use guarded_http::address::parse_subnet;
 use ipnet::IpNet;
 use mesh_db::{DatabaseConfig, Location};
 use mesh_events::catalogue::{SLURM_EVENTS, STREAMS};
@@ -18,12 +19,11 @@ use secrecy::SecretString;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::address::parse_subnet;
 use crate::stream::SERVICE as NAME;
 
 use check::Check;
 pub use endpoint::Endpoint;
-pub use network::{Network, Proxy, ProxyConfig};
+pub use network::ProxyConfig;
 pub use renamed::RENAMED_KEYS;
 pub(crate) use renamed::{refuse_old_keys, rename_old_keys};
 pub use written::{Arrays, EndpointCircuitBreaker, EndpointConfig, EndpointRetry};

@@ -7,7 +7,7 @@
 //! - [`array_digests`], [`pending`], [`costs`]: messages that are put together from several events.
 //! - [`spending`]: what owners have spent, for messages to them alone.
 //! - [`admission`], [`concurrency_limit`], [`auto_disable`]: whether a request may be sent now.
-//! - [`post`]: one attempt; [`http`]: its request, [`failure`]: why there is no answer.
+//! - [`post`]: one attempt; [`http`]: its request.
 //! - [`outbox_publisher`]: audit entries and dead letters; [`retention_schedule`]: deletion of old outcomes.
 
 pub mod admission;
@@ -18,7 +18,6 @@ pub mod concurrency_limit;
 pub mod costs;
 pub mod due;
 pub mod endpoint_worker;
-pub mod failure;
 pub mod handlers;
 pub mod http;
 pub mod lease;

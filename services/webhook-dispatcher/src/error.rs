@@ -71,11 +71,8 @@ pub enum Error {
         source: mesh_events::DecodeError,
     },
     /// The HTTP client cannot be created, for example because the host has no certificate authorities.
-    #[error("create HTTP client")]
-    Client(#[source] reqwest::Error),
-    /// The configured DNS servers cannot be used.
-    #[error("use webhook-dispatcher.dns_servers")]
-    Resolver(#[source] hickory_resolver::net::NetError),
+    #[error(transparent)]
+    Client(#[from] guarded_http::ClientError),
 }
 
 impl Error {

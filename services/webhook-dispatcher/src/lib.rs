@@ -9,17 +9,16 @@
 //! - [`store`]: tables in a SQLite file or a PostgreSQL database.
 //! - [`config`]: the `[webhook-dispatcher]` section of `mesh.toml` and its validated endpoints.
 //! - [`stream`]: events on their way to endpoints.
-//! - [`address`]: addresses that a webhook may reach.
 //! - [`attempt`]: signature, admission and retries.
 //!
-//! Which events an endpoint receives is decided by the crate `event-filter`, what is sent by `event-message`.
+//! Which events an endpoint receives is decided by the crate `event-filter`, what is sent by `event-message`, which
+//! addresses it may reach by `guarded-http`.
 //!
 //! Every endpoint has its own bounded queue, its own position on the bus and its own limits, so a receiver that fails,
 //! hangs or is flooded affects no other endpoint. An event is settled once its outcome, or its place in the retry queue,
 //! is on disk; the position is stored in the same transaction.
 //! A crash may repeat attempts that were in flight, with the same `webhook-id`.
 
-pub mod address;
 pub mod api;
 pub mod attempt;
 pub mod clock;
@@ -49,8 +48,9 @@ use tokio::sync::{Mutex, Notify, Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-pub use config::{Config, Endpoint, Network};
+pub use config::{Config, Endpoint};
 pub use error::Error;
+pub use guarded_http::Network;
 
 use api::{TestLimiter, Webhooks};
 use delivery::costs::Costs;

@@ -7,13 +7,13 @@ use std::time::Duration;
 use crate::attempt::success::Codes;
 use event_filter::{Expression, Filter, TypePattern};
 use event_message::redactor::Redactor;
+use guarded_http::address::{self, parse_subnet};
 use ipnet::IpNet;
 use reqwest::header::{HeaderName, HeaderValue};
 use secrecy::ExposeSecret;
-use url::{Host, Url};
+use url::Url;
 
 use super::{Arrays, Config, Endpoint, EndpointConfig, Fault, text_or_file};
-use crate::address::{self, parse_subnet};
 use crate::attempt::rate::{Limit, Rate};
 use crate::attempt::retry::RetryPolicy;
 use crate::attempt::signature::Signer;
@@ -322,18 +322,8 @@ impl<'a> Check<'a> {
             other => self.fault("url", format!("https is needed, not {other}")),
         }
         // Host names are checked when they are resolved for a request, as their addresses may change.
-        let literal = match url.host() {
-            Some(Host::Ipv4(address)) => Some(address.into()),
-            Some(Host::Ipv6(address)) => Some(address.into()),
-            Some(Host::Domain(_)) => None,
-            None => {
-                self.fault("url", "has no host");
-                None
-            }
-        };
-        if let Some(address) = literal
-            && let Err(why) = address::check(address, allowed)
-        {
+        self.require(url.has_host(), "url", "has no host");
+        if let Err((address, why)) = address::check_literal(&url, allowed) {
             self.fault("url", format!("{address} may not be reached ({why}); allow_private = [\"{address}/{}\"] allows it", if address.is_ipv4() { 32 } else { 128 }));
         }
         let is_good = self.faults.iter().all(|fault| fault.key != "url");

@@ -1,11 +1,9 @@
 //! How receivers are reached: name resolution, certificates, proxy.
 
-use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
-use event_message::redactor::{Redactor, Values};
+use guarded_http::{Bypass, Network, Proxy, Rule};
 use reqwest::Certificate;
 use secrecy::{ExposeSecret, SecretString};
 use secret_file::LoginUrl;
@@ -13,7 +11,6 @@ use serde::{Deserialize, Serialize};
 use url::Url;
 
 use super::{Config, Fault, text_or_file};
-use crate::address::bypass::{Bypass, Rule};
 
 const DNS: u16 = 53;
 
@@ -30,41 +27,6 @@ pub struct ProxyConfig {
     pub credentials_file: PathBuf,
     /// Receivers that are reached without the proxy.
     pub no_proxy: Vec<String>,
-}
-
-/// Validated network settings.
-#[derive(Clone, Default)]
-pub struct Network {
-    /// Trusted authorities in addition to the system's.
-    pub authorities: Vec<Certificate>,
-    /// DNS servers. Empty: the system's resolver.
-    pub dns_servers: Vec<SocketAddr>,
-    /// The egress proxy.
-    pub proxy: Option<Proxy>,
-}
-
-/// An egress proxy for HTTP requests.
-#[derive(Clone)]
-pub struct Proxy {
-    /// Its URL without credentials.
-    pub url: Url,
-    /// User and password.
-    pub credentials: Option<(String, SecretString)>,
-    /// Removes the credentials from the proxy's responses.
-    pub redactor: Arc<Redactor>,
-    /// Receivers that are reached without it.
-    pub bypass: Bypass,
-}
-
-impl fmt::Display for Proxy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let host = self.url.host_str().unwrap_or_default();
-        write!(
-            f,
-            "{host}:{}",
-            self.url.port_or_known_default().unwrap_or(80)
-        )
-    }
 }
 
 impl Config {
@@ -157,14 +119,9 @@ impl ProxyConfig {
             let problem = "has a user or password: they belong into proxy.credentials_file, or into MESH_WEBHOOK_DISPATCHER__PROXY__CREDENTIALS";
             fault("proxy.url", problem.to_owned());
         }
-        let mut secrets = Values::default();
-        if let Some((user, password)) = &credentials {
-            secrets.credentials(user, password.expose_secret());
-        }
         Some(Proxy {
             url,
             credentials,
-            redactor: Arc::new(Redactor::new(secrets)),
             bypass: Bypass::new(rules),
         })
     }

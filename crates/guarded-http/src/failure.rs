@@ -1,40 +1,65 @@
-//! Explains a missing response: a cause for the API and metrics, and a sentence that names the host and the remedy.
+//! Explains a missing response: its kind, and a sentence that names the host and the remedy.
 
 use std::error::Error;
 
 use rustls::{AlertDescription, CertificateError};
 
-use crate::address::resolver::{Forbidden, Unresolved};
-use crate::attempt::cause::Cause;
-use crate::config::Proxy;
+use crate::network::Proxy;
+use crate::resolver::{Forbidden, Unresolved};
 
 /// Maximum certificate names in an error.
 const MAX_NAMES: usize = 5;
 
+/// What failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FailureKind {
+    /// The address is forbidden, or the name does not exist.
+    Address,
+    /// TLS: often the certificate.
+    Tls,
+    /// No connection, or it broke.
+    Unreachable,
+    /// No response before the deadline.
+    Timeout,
+    /// The egress proxy.
+    Proxy,
+    /// The request could not be made.
+    Internal,
+}
+
 /// Why there was no response.
 #[derive(Debug)]
 pub struct Failure {
-    /// Category of the failure.
-    pub cause: Cause,
+    /// What failed.
+    pub kind: FailureKind,
     /// The problem and the remedy.
     pub error: String,
 }
 
 impl Failure {
-    pub(super) const fn new(cause: Cause, error: String) -> Self {
-        Self { cause, error }
+    /// A failure of this kind.
+    pub const fn new(kind: FailureKind, error: String) -> Self {
+        Self { kind, error }
     }
 
-    /// Explains why a request to `host` got no response.
-    pub(super) fn of(error: &reqwest::Error, host: &str, proxy: Option<&Proxy>) -> Self {
+    /// Explains why a request to `host` got no response. The remedies are keys of the configuration's `section`.
+    pub(super) fn of(
+        error: &reqwest::Error,
+        host: &str,
+        proxy: Option<&Proxy>,
+        section: &str,
+    ) -> Self {
         let mut innermost = String::new();
         let mut tunnel = None;
         for error in sources(error) {
             if let Some(forbidden) = error.downcast_ref::<Forbidden>() {
-                return Self::new(Cause::Address, forbidden.to_string());
+                return Self::new(FailureKind::Address, forbidden.to_string());
             }
             if let Some(error) = error.downcast_ref::<rustls::Error>() {
-                return Self::new(Cause::Tls, format!("TLS with {host}: {}", distrust(error)));
+                return Self::new(
+                    FailureKind::Tls,
+                    format!("TLS with {host}: {}", distrust(error, section)),
+                );
             }
             if let (Some(unresolved), None) = (error.downcast_ref::<Unresolved>(), proxy) {
                 return Self::of_name(unresolved);
@@ -45,16 +70,18 @@ impl Failure {
             }
         }
         match (proxy, tunnel) {
-            (Some(proxy), Some(reason)) => Self::of_proxy(proxy, host, &reason, &innermost),
+            (Some(proxy), Some(reason)) => {
+                Self::of_proxy(proxy, host, &reason, &innermost, section)
+            }
             (Some(proxy), None) if error.is_connect() => {
-                Self::of_proxy(proxy, host, NOT_CONNECTED, &innermost)
+                Self::of_proxy(proxy, host, NOT_CONNECTED, &innermost, section)
             }
             _ if error.is_connect() => Self::new(
-                Cause::Unreachable,
+                FailureKind::Unreachable,
                 format!("connect to {host}: {innermost}"),
             ),
             _ => Self::new(
-                Cause::Unreachable,
+                FailureKind::Unreachable,
                 format!("{host} broke the connection: {innermost}"),
             ),
         }
@@ -63,30 +90,30 @@ impl Failure {
     fn of_name(unresolved: &Unresolved) -> Self {
         if unresolved.unknown {
             let error = format!("{unresolved}; is the address of the webhook right?");
-            Self::new(Cause::Address, error)
+            Self::new(FailureKind::Address, error)
         } else {
-            Self::new(Cause::Unreachable, unresolved.to_string())
+            Self::new(FailureKind::Unreachable, unresolved.to_string())
         }
     }
 
-    fn of_proxy(proxy: &Proxy, host: &str, reason: &str, innermost: &str) -> Self {
+    fn of_proxy(proxy: &Proxy, host: &str, reason: &str, innermost: &str, section: &str) -> Self {
         let error = match reason {
             NOT_CONNECTED => format!("connect to the proxy {proxy}: {innermost}"),
-            "proxy authorization required" => return Self::of_credentials(proxy),
+            "proxy authorization required" => return Self::of_credentials(proxy, section),
             "unsuccessful" => format!(
                 "the proxy {proxy} refused the connection to {host}, or cannot reach it; see its log"
             ),
             _ => format!("the proxy {proxy} broke the connection: {innermost}"),
         };
-        Self::new(Cause::Proxy, error)
+        Self::new(FailureKind::Proxy, error)
     }
 
     /// The proxy answered 407.
-    pub(super) fn of_credentials(proxy: &Proxy) -> Self {
+    pub(super) fn of_credentials(proxy: &Proxy, section: &str) -> Self {
         let error = format!(
-            "the proxy {proxy} rejected the credentials (407): the operator sets webhook-dispatcher.proxy.credentials_file"
+            "the proxy {proxy} rejected the credentials (407): the operator sets {section}.proxy.credentials_file"
         );
-        Self::new(Cause::Proxy, error)
+        Self::new(FailureKind::Proxy, error)
     }
 }
 
@@ -110,7 +137,7 @@ fn sources<'a>(error: &'a reqwest::Error) -> impl Iterator<Item = &'a (dyn Error
 }
 
 /// Explains why a certificate is not trusted, and who can fix that.
-fn distrust(error: &rustls::Error) -> String {
+fn distrust(error: &rustls::Error, section: &str) -> String {
     let certificate = match error {
         rustls::Error::InvalidCertificate(certificate) => certificate,
         rustls::Error::InvalidMessage(_) => {
@@ -137,7 +164,8 @@ fn distrust(error: &rustls::Error) -> String {
             "its certificate is not valid yet; compare the clocks of both sides".to_owned()
         }
         CertificateError::NotValidForName => {
-            "its certificate is for another name; the address has to be one that it is for".to_owned()
+            "its certificate is for another name; the address has to be one that it is for"
+                .to_owned()
         }
         CertificateError::NotValidForNameContext { presented, .. } => {
             // Format of rustls: `DnsName("example.org")`.
@@ -145,17 +173,29 @@ fn distrust(error: &rustls::Error) -> String {
                 let inner = text.split_once('(').map_or(text, |(_, inner)| inner);
                 inner.trim_end_matches(')').trim_matches('"').to_owned()
             };
-            let names: Vec<String> = presented.iter().take(MAX_NAMES).map(|text| name(text)).collect();
-            let more = if presented.len() > MAX_NAMES { ", …" } else { "" };
+            let names: Vec<String> = presented
+                .iter()
+                .take(MAX_NAMES)
+                .map(|text| name(text))
+                .collect();
+            let more = if presented.len() > MAX_NAMES {
+                ", …"
+            } else {
+                ""
+            };
             let names = names.join(", ") + more;
             format!("its certificate is for {names}; the address has to be one that it is for")
         }
         // webpki reports this for a CA certificate used as a server certificate, as created by `openssl req -x509`.
         CertificateError::Other(other) if other.to_string().contains("CaUsedAsEndEntity") => {
-            "its certificate is self-signed; it needs one of a certificate authority (for your own: webhook-dispatcher.ca_file)".to_owned()
+            format!(
+                "its certificate is self-signed; it needs one of a certificate authority (for your own: {section}.ca_file)"
+            )
         }
         CertificateError::UnknownIssuer => {
-            "its certificate is self-signed or of an untrusted authority; the operator adds authorities in webhook-dispatcher.ca_file".to_owned()
+            format!(
+                "its certificate is self-signed or of an untrusted authority; the operator adds authorities in {section}.ca_file"
+            )
         }
         other => format!("its certificate is invalid: {other}"),
     }

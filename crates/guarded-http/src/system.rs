@@ -54,7 +54,7 @@ mod tests {
     use futures_util::future::join_all;
 
     use super::*;
-    use crate::address::resolver::Names;
+    use crate::resolver::Names;
 
     const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 

@@ -8,7 +8,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use hickory_resolver::config::{
     ConnectionConfig, LookupIpStrategy, NameServerConfig, ResolveHosts, ResolverConfig,
 };
-use hickory_resolver::net::NetError;
 use hickory_resolver::net::runtime::TokioRuntimeProvider;
 use hickory_resolver::{Resolver, TokioResolver};
 use ipnet::IpNet;
@@ -16,8 +15,8 @@ use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use tokio::sync::watch;
 
 use crate::address::check;
-use crate::address::system::{System, ask};
-use crate::error::Error;
+use crate::client::ClientError;
+use crate::system::{System, ask};
 
 /// The source of addresses.
 #[derive(Clone)]
@@ -50,7 +49,11 @@ enum Source {
     /// The system's resolver: `/etc/nsswitch.conf`, `/etc/hosts`, `/etc/resolv.conf`.
     System(Arc<System>),
     /// Only the configured DNS servers.
-    Servers(Box<TokioResolver>),
+    Servers {
+        resolver: Box<TokioResolver>,
+        /// The key that configures them.
+        key: String,
+    },
 }
 
 impl Source {
@@ -61,12 +64,12 @@ impl Source {
                 let found = system.look_up(name).await;
                 found.map_err(|problem| unresolved(is_unknown(&problem), problem))?
             }
-            Self::Servers(resolver) => {
+            Self::Servers { resolver, key } => {
                 let found = resolver.lookup_ip(name).await.map_err(|error| {
                     if error.is_no_records_found() {
                         unresolved(true, "DNS knows no address of it".to_owned())
                     } else {
-                        unresolved(false, unanswered(&error))
+                        unresolved(false, format!("no answer of {key} ({error})"))
                     }
                 })?;
                 found.iter().collect()
@@ -111,11 +114,11 @@ impl Unresolved {
 }
 
 impl Names {
-    /// A resolver that uses these DNS servers, or the system's resolver if there are none.
+    /// A resolver that uses these DNS servers, configured under this key, or the system's resolver if there are none.
     ///
     /// # Errors
     /// If the resolver cannot be created.
-    pub fn new(servers: &[SocketAddr]) -> Result<Self, Error> {
+    pub fn new(servers: &[SocketAddr], key: String) -> Result<Self, ClientError> {
         if servers.is_empty() {
             return Ok(Self::of_system(System::new(ask)));
         }
@@ -132,8 +135,11 @@ impl Names {
         let options = resolver.options_mut();
         options.use_hosts_file = ResolveHosts::Never;
         options.ip_strategy = LookupIpStrategy::Ipv4AndIpv6;
-        let resolver = resolver.build().map_err(Error::Resolver)?;
-        Ok(Self::of(Source::Servers(Box::new(resolver))))
+        let resolver = match resolver.build() {
+            Ok(resolver) => Box::new(resolver),
+            Err(source) => return Err(ClientError::Resolver { key, source }),
+        };
+        Ok(Self::of(Source::Servers { resolver, key }))
     }
 
     fn of(source: Source) -> Self {
@@ -148,11 +154,11 @@ impl Names {
     }
 
     /// Describes the resolver that has not answered a lookup of this name. `None` if no lookup is in progress.
-    pub(crate) fn unanswered(&self, name: &str) -> Option<&'static str> {
+    pub(crate) fn unanswered(&self, name: &str) -> Option<&str> {
         let is_under_way = self.under_way().contains_key(name);
-        is_under_way.then_some(match self.0.source {
+        is_under_way.then_some(match &self.0.source {
             Source::System(_) => "the system's resolver",
-            Source::Servers(_) => "webhook-dispatcher.dns_servers",
+            Source::Servers { key, .. } => key,
         })
     }
 
@@ -235,10 +241,6 @@ fn is_unknown(problem: &str) -> bool {
     ["not known", "No address associated", "does not resolve"]
         .iter()
         .any(|known| problem.contains(known))
-}
-
-fn unanswered(error: &NetError) -> String {
-    format!("no answer of webhook-dispatcher.dns_servers ({error})")
 }
 
 /// Resolves names and removes forbidden addresses.

@@ -1,4 +1,4 @@
-//! Addresses that a webhook may reach.
+//! Addresses that a request may reach.
 //!
 //! Users who may add an endpoint must not thereby reach internal addresses: metadata services, other tenants,
 //! slurmctld, the mesh's own ports. So only global unicast addresses are reached, unless the operator allows a
@@ -6,13 +6,10 @@
 //! Translated and tunnelled ones (NAT64, 6to4, Teredo, ISATAP-like) are always refused, as an unknown gateway decides
 //! where they lead.
 
-pub mod bypass;
-pub mod resolver;
-pub mod system;
-
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use url::{Host, Url};
 
 /// A text that is not a subnet.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -49,6 +46,19 @@ pub fn check(address: IpAddr, allowed: &[IpNet]) -> Result<(), &'static str> {
         Some(why) if !allowed.iter().any(|subnet| is_in(subnet, address)) => Err(why),
         _ => Ok(()),
     }
+}
+
+/// Checks the host of a URL if it is an address. Names are checked when they are resolved.
+///
+/// # Errors
+/// The address, and why it may not be reached.
+pub fn check_literal(url: &Url, allowed: &[IpNet]) -> Result<(), (IpAddr, &'static str)> {
+    let address = match url.host() {
+        Some(Host::Ipv4(address)) => IpAddr::from(address),
+        Some(Host::Ipv6(address)) => address.into(),
+        Some(Host::Domain(_)) | None => return Ok(()),
+    };
+    check(address, allowed).map_err(|why| (address, why))
 }
 
 /// The address that packets are sent to: `::ffff:a.b.c.d` and the deprecated `::a.b.c.d` are IPv4.

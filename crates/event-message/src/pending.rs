@@ -3,8 +3,9 @@
 //! pending-explainer publishes the reason almost immediately, but most jobs start a moment later. So an explanation
 //! becomes a notice only when the job has been pending for the endpoint's `pending_threshold`, or immediately if the
 //! job cannot start without someone's action. For each run, a wait is reported once, and so is each reason that
-//! requires action, and that it waits for longer than nine of ten such jobs. A notice is dropped if the job starts or ends before it is sent, or if a newer explanation
-//! replaces it.
+//! requires action, and that it waits for longer than nine of ten such jobs, which may still be a short wait: that is
+//! due at the threshold too. A notice is dropped if the job starts or ends before it is sent, or if a newer
+//! explanation replaces it.
 
 use std::time::Duration;
 
@@ -49,17 +50,11 @@ pub fn notice(event: &Event, threshold: Duration) -> Option<PendingNotice> {
             due: None,
         });
     }
-    if explanation.is_late {
-        return Some(PendingNotice {
-            key,
-            topic: LATE.to_owned(),
-            due: None,
-        });
-    }
+    let topic = if explanation.is_late { LATE } else { WAIT };
     let threshold = TimeDelta::from_std(threshold).unwrap_or(TimeDelta::MAX);
     Some(PendingNotice {
         key,
-        topic: WAIT.to_owned(),
+        topic: topic.to_owned(),
         due: since(event).and_then(|since| since.checked_add_signed(threshold)),
     })
 }
@@ -128,9 +123,10 @@ impl PublishedTopics {
         Self(words.map(str::to_owned).collect())
     }
 
-    /// True if the topic was sent.
+    /// True if the topic was sent. Who was told that a job waits too long was told that it waits.
     pub fn has(&self, topic: &str) -> bool {
-        self.0.iter().any(|sent| sent == topic)
+        let covers = |sent: &str| sent == topic || (topic == WAIT && sent == LATE);
+        self.0.iter().any(|sent| covers(sent))
     }
 
     /// The text to store after a release. The outer `Option` is `None` if nothing changes.
@@ -197,15 +193,19 @@ mod tests {
             assert_eq!(notice.key, "pending/example/job/7/1763760000");
             assert!(is_key(&notice.key));
         }
-        let mut late = explained("wait", "waiting_turn", None);
-        if let Some(Payload::Queue(queue)) = &mut late.payload {
-            queue.explanation.as_mut().unwrap().is_late = true;
+        // Later than nine of ten is not yet long.
+        for (eligible, due) in [
+            (None, at(900)),
+            (Some(1), at(901)),
+            (Some(7_200), at(8_100)),
+        ] {
+            let mut late = explained("wait", "waiting_turn", eligible);
+            if let Some(Payload::Queue(queue)) = &mut late.payload {
+                queue.explanation.as_mut().unwrap().is_late = true;
+            }
+            let notice = notice(&late, threshold).unwrap();
+            assert_eq!((notice.topic.as_str(), notice.due), ("late", Some(due)));
         }
-        let notice_of_late = notice(&late, threshold).unwrap();
-        assert_eq!(
-            (notice_of_late.topic.as_str(), notice_of_late.due),
-            ("late", None)
-        );
         assert_eq!(
             notice(&sample::event(EventType::JobStarted), threshold),
             None
@@ -255,6 +255,13 @@ mod tests {
         assert!(topics.has("wait") && topics.has("act:held") && !topics.has("held"));
         assert!(!PublishedTopics::read(None).has("wait"));
         assert_eq!(topics.released(), Some(Some("wait".to_owned())));
+        let late = PublishedTopics::default().and("late".to_owned());
+        let late = PublishedTopics::read(Some(&late));
+        assert!(
+            late.has("wait"),
+            "who is told that it waits too long knows that it waits"
+        );
+        assert!(!late.has("act:held"));
         let only = "act:held".to_owned();
         assert_eq!(PublishedTopics::read(Some(&only)).released(), Some(None));
         assert_eq!(PublishedTopics::default().released(), None);

@@ -103,6 +103,10 @@ def event_id(body):
     return "recorded", recorded(run_of(cluster, key), slot)
 
 
+# Kinds of audit entries with a random id.
+RANDOM_KINDS = ("read", "webhook", "trigger", "cost", "budget")
+
+
 def audit_id(body):
     """The same of an audit entry; the id is None if it is random."""
     entry = fields(body, AUDIT)
@@ -125,6 +129,8 @@ def audit_id(body):
         act = fields(entry[kind], {"replay": REPLAY, "read": READ}[kind])
         if act["replay_id"] is not None:
             return f"{kind} of a replay", fact_id("slurm-mesh/replay/1", text(act["replay_id"]), kind, text(act["phase"]))
+    if kind not in RANDOM_KINDS:
+        raise ValueError(f"the page names no kind {kind}")
     return kind, None
 
 

@@ -13,9 +13,13 @@
 //!
 //! A recorded range without that signature was written by another party. Nothing is deleted for it,
 //! and archiving stops.
+//!
+//! No range is signed unless each of its entries is present, unchanged and old by the time in its
+//! body, so the ledger never signs for content that others destroyed, altered or back-dated.
 
 use std::path::{Path, PathBuf};
 
+use bytes::Bytes;
 use chrono::{DateTime, Utc};
 use ledger_format::chain::Hash;
 use mesh_db::Location;
@@ -27,6 +31,8 @@ use crate::domain::archive::{StoredArchive, StoredFile, file_name, name};
 use crate::domain::checkpoint::{Checkpoint, StoredCheckpoint};
 use crate::domain::export::ExportLine;
 use crate::domain::note::{PrivateKey, PublicKey};
+use crate::domain::record::Record;
+use crate::domain::verify::{LeafContent, StoredEntry};
 use crate::error::Error;
 
 /// Maximum number of entries per file, unless the next checkpoint is further away.
@@ -163,7 +169,8 @@ impl Retention {
                         "it exists already, but this ledger has no record of it; move it elsewhere",
                     ));
                 }
-                let checked = match self.write(&archive, &end, &keys, partial, progress).await {
+                let written = self.write(&archive, &end, &keys, partial, request.before, progress);
+                let checked = match written.await {
                     Ok(checked) => checked,
                     Err(error) => {
                         // Delete the partial file, to free the disk space.
@@ -177,6 +184,8 @@ impl Retention {
                     sha256: checked.sha256,
                     bytes: checked.bytes,
                 });
+            } else {
+                self.check_due(&archive, request.before).await?;
             }
             let note = archive.range(root).sign(&key);
             archive.note = Some(note.map_err(|error| Error::Unsigned(error.to_string()))?);
@@ -271,6 +280,7 @@ impl Retention {
         end: &StoredCheckpoint,
         keys: &[PublicKey],
         partial: &PartialArchive,
+        before: DateTime<Utc>,
         progress: &Sender<RetentionProgress>,
     ) -> Result<VerifiedArchive, Error> {
         let path = partial.path();
@@ -285,9 +295,7 @@ impl Retention {
             for entry in self.store.entries(after, to).await? {
                 let seq = entry.seq;
                 let corrupt = |_| Error::Corrupt { seq };
-                if entry.payload.is_none() {
-                    return Err(Error::Corrupt { seq });
-                }
+                check_due(&entry, before)?;
                 lines.push(ExportLine::of(entry).map_err(corrupt)?);
                 after = seq.unsigned_abs();
             }
@@ -311,6 +319,25 @@ impl Retention {
         };
         let checked = blocking(check).await.map_err(io(&path))?;
         checked.map_err(file_error(&path))
+    }
+
+    /// Checks all entries of a range to erase.
+    async fn check_due(&self, archive: &StoredArchive, before: DateTime<Utc>) -> Result<(), Error> {
+        let mut after = archive.first_seq.unsigned_abs() - 1;
+        let to = archive.last_seq.unsigned_abs();
+        while after < to {
+            let entries = self.store.entries(after, to).await?;
+            let Some(last) = entries.last() else {
+                return Err(Error::Corrupt {
+                    seq: (after + 1).cast_signed(),
+                });
+            };
+            after = last.seq.unsigned_abs();
+            for entry in &entries {
+                check_due(entry, before)?;
+            }
+        }
+        Ok(())
     }
 
     async fn keys(&self) -> Result<Vec<PublicKey>, Error> {
@@ -340,6 +367,21 @@ impl Retention {
     /// Closes its connections.
     pub async fn close(&self) {
         self.eraser.close().await;
+    }
+}
+
+/// Checks that an entry is present, unchanged and older than `before`. The leaf proves the body and
+/// the time in it, but not the column `recorded_at`.
+fn check_due(entry: &StoredEntry, before: DateTime<Utc>) -> Result<(), Error> {
+    let corrupt = || Error::Corrupt { seq: entry.seq };
+    let payload = entry.payload.as_ref().ok_or_else(corrupt)?;
+    let unchanged = matches!(entry.hashed().content, LeafContent::Leaf(leaf) if entry.leaf == leaf);
+    let subject = String::from_utf8_lossy(&payload.subject);
+    let record = Record::stored(&subject, Bytes::copy_from_slice(&payload.body));
+    let young = record.is_ok_and(|record| record.index.observed_at >= before);
+    match unchanged && !young {
+        true => Ok(()),
+        false => Err(corrupt()),
     }
 }
 

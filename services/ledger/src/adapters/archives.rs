@@ -112,7 +112,7 @@ impl Store {
             .map_err(Error::Read)
     }
 
-    /// Returns the last entry before the first one that was recorded at or after a time.
+    /// Returns the last entry before the first one that was recorded or observed at or after a time.
     ///
     /// # Errors
     /// If the database cannot be read.
@@ -123,12 +123,20 @@ impl Store {
         // In steps, so that the cost of a query does not grow with the ledger.
         while scanned_to < head {
             let end = scanned_to.saturating_add(ERASE_STEP_ENTRIES).min(head);
-            let sql = Sql::new("SELECT MIN(seq) AS seq FROM payloads WHERE seq > ")
-                .bind(scanned_to.cast_signed())
-                .push(" AND seq <= ")
-                .bind(end.cast_signed())
-                .push(" AND recorded_at >= ")
-                .bind(time.timestamp_micros());
+            let since = |sql: Sql, column: &'static str| {
+                sql.push(" WHERE seq > ")
+                    .bind(scanned_to.cast_signed())
+                    .push(" AND seq <= ")
+                    .bind(end.cast_signed())
+                    .push(" AND ")
+                    .push(column)
+                    .push(" >= ")
+                    .bind(time.timestamp_micros())
+            };
+            let recorded = Sql::new("SELECT MIN(seq) AS seq FROM (SELECT seq FROM payloads");
+            let observed =
+                since(recorded, "recorded_at").push(" UNION ALL SELECT seq FROM event_index");
+            let sql = since(observed, "observed_at").push(") AS since");
             let row = self.first(&sql).await?;
             let first = row.map_or(Ok(None), |row| row.get::<Option<i64>>("seq"));
             if let Some(first) = first.map_err(Error::Read)? {

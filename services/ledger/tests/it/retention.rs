@@ -31,6 +31,7 @@ on_both!(
     erased_content_is_removed_and_the_chain_is_intact,
     an_archive_that_was_changed_is_found,
     content_goes_only_after_its_archive_is_noted,
+    destroyed_altered_or_back_dated_content_is_not_signed,
 );
 
 /// A ledger whose checkpoints are signed on demand.
@@ -110,7 +111,13 @@ impl Ledger {
         let jobs = self.jobs + 1..=self.jobs + count;
         self.jobs += count;
         let records: Vec<Record> = jobs
-            .map(|id| record(&of_user(user, EventType::JobSubmitted, fixtures::job(id))))
+            .map(|id| {
+                let mut event = of_user(user, EventType::JobSubmitted, fixtures::job(id));
+                // Long ago, so that `recorded_at` alone decides.
+                let observed = DateTime::from_timestamp(1_763_760_000, 0).unwrap();
+                event.observed_at = Some(mesh_events::timestamp(observed));
+                record(&event)
+            })
             .collect();
         for batch in records.chunks(500) {
             let last = u64::from(self.jobs);
@@ -422,6 +429,80 @@ async fn content_goes_only_after_its_archive_is_noted(database: Database) {
         }
         other => panic!("{other:?}"),
     }
+}
+
+async fn destroyed_altered_or_back_dated_content_is_not_signed(database: Database) {
+    let mut ledger = Ledger::new(database).await;
+    ledger.append("alice", 40).await;
+    // Observed now, so it is never due.
+    let job = fixtures::job(41);
+    let young = record(&of_user("alice", EventType::JobSubmitted, job));
+    ledger.store.append("S", 41, vec![young]).await.unwrap();
+    ledger.jobs += 1;
+    ledger.checkpointer.sign_if_new().await.unwrap();
+    let month = Utc::now() - TimeDelta::days(30);
+    let hour = Utc::now() + TimeDelta::hours(1);
+    let all = "payloads event_index event_nodes";
+    let mut outsider = ledger.database.outsider().await;
+    for table in all.split(' ') {
+        let copy = format!("CREATE TEMP TABLE of_{table} AS SELECT * FROM {table}");
+        outsider.execute(&copy).await;
+    }
+    for (changes, before) in [
+        (
+            &[
+                "DELETE FROM event_nodes WHERE seq <= 40",
+                "DELETE FROM event_index WHERE seq <= 40",
+                "DELETE FROM payloads WHERE seq <= 40",
+            ][..],
+            month,
+        ),
+        (&["UPDATE payloads SET body = x'00' WHERE seq = 17"], hour),
+        (
+            &[
+                "UPDATE payloads SET recorded_at = 1763760000000000",
+                "UPDATE event_index SET recorded_at = 1763760000000000, observed_at = 1763760000000000",
+            ],
+            month,
+        ),
+    ] {
+        let guards = outsider.guards().await;
+        outsider.drop_guards().await;
+        for sql in changes {
+            outsider.execute(sql).await;
+        }
+        outsider.put_guards(&guards).await;
+        ledger.verify(false).await.unwrap_err();
+        for folder in [None, Some(ledger.archives())] {
+            let refused = ledger.retain(folder, before).await;
+            assert!(
+                matches!(refused, Err(Error::Corrupt { .. })),
+                "{changes:?}: {refused:?}"
+            );
+        }
+        assert_eq!(ledger.count("archives").await, 0);
+        outsider.drop_guards().await;
+        for table in all.split(' ') {
+            outsider.execute(&format!("DELETE FROM {table}")).await;
+        }
+        for table in all.split(' ') {
+            let back = format!("INSERT INTO {table} SELECT * FROM of_{table}");
+            outsider.execute(&back).await;
+        }
+        outsider.put_guards(&guards).await;
+        ledger.verify(false).await.unwrap();
+    }
+    // Only what is old by both times.
+    let guards = outsider.guards().await;
+    outsider.drop_guards().await;
+    for table in ["payloads", "event_index"] {
+        let old = format!("UPDATE {table} SET recorded_at = 1763760000000000");
+        outsider.execute(&old).await;
+    }
+    outsider.put_guards(&guards).await;
+    let done = ledger.retain(None, month).await.unwrap();
+    assert_eq!((done.archives.len(), done.dropped), (1, 40));
+    assert_eq!(ledger.verify(false).await.unwrap().archived, 40);
 }
 
 #[tokio::test(flavor = "multi_thread")]

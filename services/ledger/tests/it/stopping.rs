@@ -216,7 +216,13 @@ async fn append(database: &Database, count: u32) {
         .map(|id| {
             let mut job = fixtures::job(id);
             job.comment = "x".repeat(500);
-            record(&of_user("alice", EventType::JobSubmitted, job))
+            {
+                let mut event = of_user("alice", EventType::JobSubmitted, job);
+                event.observed_at = Some(mesh_events::timestamp(
+                    chrono::DateTime::from_timestamp(1_763_760_000, 0).unwrap(),
+                ));
+                record(&event)
+            }
         })
         .collect();
     for batch in records.chunks(500) {

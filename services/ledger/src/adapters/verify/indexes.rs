@@ -1,4 +1,4 @@
-//! Compares every index of the ledger's tables on PostgreSQL with its table, without the extension amcheck.
+//! Compares every index of the ledger's tables on PostgreSQL with its table.
 //!
 //! Three reads of each index and its table, in one snapshot: the keys as the index has them, the rows to which its entries
 //! point, and the table in the order of a sort. Each gives a number of rows and a digest that depends on the order; ends of

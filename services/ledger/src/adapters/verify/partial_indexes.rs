@@ -54,6 +54,21 @@ pub(super) async fn damage(snapshot: &mut Transaction<'_>) -> Result<Option<Stri
             }
         }
     }
+    unlisted(snapshot).await
+}
+
+/// Returns a description of a partial index whose entries nothing counts, or `None`.
+async fn unlisted(snapshot: &mut Transaction<'_>) -> Result<Option<String>, sqlx::Error> {
+    let sql = Sql::new(
+        "SELECT i.name FROM sqlite_schema t, pragma_index_list(t.name) i WHERE t.type = 'table' AND i.partial",
+    );
+    for row in snapshot.conn().rows(&sql).await? {
+        let name: String = row.at(0)?;
+        let mut listed = PARTIAL.iter().flat_map(|(_, indexes)| *indexes);
+        if !listed.any(|(known, _)| *known == name) {
+            return Ok(Some(format!("the ledger has no partial index {name}")));
+        }
+    }
     Ok(None)
 }
 

@@ -17,7 +17,10 @@ WITH ours AS (
     SELECT format('shadowed %s', relname) FROM ours WHERE to_regclass(quote_ident(relname)) IS DISTINCT FROM oid::regclass
     UNION ALL
     SELECT format('column %s.%s %s %s null %s default %s generated %s', o.relname, a.attname, format_type(a.atttypid, a.atttypmod),
-        (SELECT collname FROM pg_collation WHERE oid = a.attcollation), NOT a.attnotnull, pg_get_expr(d.adbin, d.adrelid), a.attgenerated)
+        (SELECT CASE WHEN l.oid < 16384 AND l.collisdeterministic AND l.collprovider IN ('c', 'd') THEN l.collname::text
+             ELSE format('%s of schema %s, provider %s, deterministic %s', l.collname, l.collnamespace::regnamespace, l.collprovider,
+                 l.collisdeterministic) END
+         FROM pg_collation l WHERE l.oid = a.attcollation), NOT a.attnotnull, pg_get_expr(d.adbin, d.adrelid), a.attgenerated)
     FROM ours o JOIN pg_attribute a ON a.attrelid = o.oid AND a.attnum > 0 AND NOT a.attisdropped
     LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
     UNION ALL
@@ -26,7 +29,7 @@ WITH ours AS (
     FROM pg_constraint c LEFT JOIN ours o ON o.oid = c.conrelid
     WHERE c.contype <> 'n' AND (o.oid IS NOT NULL OR c.confrelid IN (SELECT oid FROM ours))
     UNION ALL
-    SELECT format('index %s, valid %s, ready %s', pg_get_indexdef(i.indexrelid, 0, true), i.indisvalid, i.indisready)
+    SELECT format('index %s, valid %s, ready %s, live %s', pg_get_indexdef(i.indexrelid, 0, true), i.indisvalid, i.indisready, i.indislive)
     FROM pg_index i JOIN ours o ON o.oid = i.indrelid
     UNION ALL
     SELECT format('trigger %s, enabled %s', pg_get_triggerdef(t.oid, true), t.tgenabled)
@@ -40,8 +43,16 @@ WITH ours AS (
     SELECT format('%s inherits %s', i.inhrelid::regclass, i.inhparent::regclass)
     FROM pg_inherits i JOIN ours o ON o.oid = i.inhparent
     UNION ALL
-    SELECT format('function %s, security definer %s, %s', proname, prosecdef, md5(prosrc))
+    SELECT format('function %s, language %s, settings %s, security definer %s, %s', proname,
+        (SELECT lanname FROM pg_language WHERE oid = prolang), proconfig, prosecdef, md5(prosrc))
     FROM pg_proc WHERE pronamespace = current_schema()::regnamespace AND proname LIKE 'ledger\_%'
+    UNION ALL
+    -- Settings of the database or of a role that switch triggers off, or let reads leave something out.
+    SELECT format('setting %s of role %s', value, setrole)
+    FROM pg_db_role_setting, unnest(setconfig) AS value
+    WHERE setdatabase IN (0, (SELECT oid FROM pg_database WHERE datname = current_database()))
+      AND split_part(value, '=', 1) IN ('session_replication_role', 'zero_damaged_pages', 'ignore_checksum_failure', 'ignore_system_indexes',
+          'transform_null_equals')
 )
 SELECT regexp_replace(line, 'payloads_[0-9]{4}_[0-9]{2}', 'payloads_<month>', 'g') AS line, COUNT(*) AS count
 FROM lines GROUP BY 1

@@ -345,8 +345,18 @@ pub const CLASSES: &[Class] = &[
             "UPDATE sqlite_schema SET sql = replace(sql, '> ''''', '= ''audit''') WHERE name = 'event_index_category'",
             "PRAGMA writable_schema = RESET",
         ],
-        &[],
-        &[],
+        // The entry of another user leads to the row by its chain of versions, because the last one was written while the index
+        // was not.
+        &[
+            "VACUUM event_index",
+            "UPDATE event_index SET user_name = 'mallory' WHERE seq = 258",
+            "UPDATE pg_index SET indislive = FALSE WHERE indexrelid = 'event_index_user'::regclass",
+            "UPDATE pg_class SET relname = relname WHERE oid = 'event_index'::regclass",
+            "UPDATE event_index SET user_name = NULL WHERE seq = 258",
+            "UPDATE pg_index SET indislive = TRUE WHERE indexrelid = 'event_index_user'::regclass",
+            "UPDATE pg_class SET relname = relname WHERE oid = 'event_index'::regclass",
+        ],
+        &["REINDEX INDEX event_index_user"],
     ),
     database(
         "an index with another sequence",
@@ -470,6 +480,60 @@ pub const CLASSES: &[Class] = &[
         ],
         &["ALTER TABLE entries ALTER COLUMN id TYPE TEXT COLLATE \"POSIX\""],
         &["ALTER TABLE entries ALTER COLUMN id TYPE TEXT COLLATE \"C\""],
+    ),
+    database(
+        "a column of another collation of the same name",
+        &[],
+        &[
+            "CREATE COLLATION public.\"C\" (provider = icu, locale = 'und', deterministic = false)",
+            "ALTER TABLE event_index ALTER COLUMN user_name TYPE TEXT COLLATE public.\"C\"",
+        ],
+        &[
+            "ALTER TABLE event_index ALTER COLUMN user_name TYPE TEXT COLLATE pg_catalog.\"C\"",
+            "DROP COLLATION public.\"C\"",
+        ],
+    ),
+    database(
+        "triggers switched off by a setting of the database",
+        &[],
+        &[
+            "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET session_replication_role = replica', current_database()); END $$",
+        ],
+        &[
+            "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I RESET session_replication_role', current_database()); END $$",
+        ],
+    ),
+    database(
+        "a setting of a function added",
+        &[],
+        &["ALTER FUNCTION ledger_refuse() SET search_path = pg_temp"],
+        &["ALTER FUNCTION ledger_refuse() RESET search_path"],
+    ),
+    database(
+        "a trigger named almost like tables of SQLite",
+        &[
+            "CREATE TRIGGER sqliteXstat AFTER INSERT ON entries BEGIN DELETE FROM payloads WHERE seq = NEW.seq; END",
+        ],
+        &[],
+        &[],
+    ),
+    database(
+        "an index named almost like tables of SQLite",
+        &["CREATE INDEX sqliteXstat_u ON event_index (user_name, seq) WHERE user_name IS NOT NULL"],
+        &[],
+        &[],
+    ),
+    database(
+        "a view named almost like tables of SQLite",
+        &["CREATE VIEW sqliteXstat1 AS SELECT * FROM entries"],
+        &[],
+        &[],
+    ),
+    database(
+        "a foreign key of a table named almost like tables of SQLite",
+        &["CREATE TABLE sqliteXstat2 (seq INTEGER REFERENCES entries (seq) ON DELETE CASCADE)"],
+        &[],
+        &[],
     ),
     database(
         "a column added",

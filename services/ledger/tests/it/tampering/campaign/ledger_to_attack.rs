@@ -104,8 +104,8 @@ fn stored_key(number: i64, from_size: i64) -> StoredKey {
 }
 
 impl Victim {
-    /// Creates a ledger to be attacked repeatedly.
-    pub async fn with_everything(database: Database) -> Self {
+    /// Creates a ledger to be attacked repeatedly, on PostgreSQL with the extension amcheck or without.
+    pub async fn with_everything(database: Database, amcheck: bool) -> Self {
         let mut ledger = Growing {
             store: database.store().await,
             tree: Frontier::default(),
@@ -154,7 +154,7 @@ impl Victim {
             let path = victim.database.folder.path().join("ledger.db");
             victim.pristine = Some(std::fs::read(path).unwrap());
             victim.undo().await;
-        } else {
+        } else if amcheck {
             victim.outsider.execute("CREATE EXTENSION amcheck").await;
         }
         victim.verify().await.unwrap();

@@ -30,7 +30,7 @@ use crate::collector::{BacklogWindow, Collector, TracedObservation};
 use crate::domain::{Observation, fold, parts_of_jobs, provisional};
 use crate::envelope::Cause;
 use crate::job_queries::JobQueries;
-use crate::sources::{SLURMDBD, SlurmSource};
+use crate::sources::{SLURMDBD, SlurmSource, unless_stopped};
 use crate::{Error, metrics};
 
 /// Maximum number of rows per batch. All facts of a batch are in memory at once, and polls wait meanwhile.

@@ -140,7 +140,11 @@ impl Store {
             let shard: Shard<RunState> =
                 serde_json::from_slice(&entry.value).map_err(|error| damaged(error.into()))?;
             if !shard.outbox.is_empty() {
-                let number = entry.key.rsplit('.').next().and_then(|n| n.parse().ok());
+                let number = entry
+                    .key
+                    .rsplit('.')
+                    .next()
+                    .and_then(|n| n.parse::<u32>().ok());
                 loaded.unconfirmed.extend(number);
             }
             loaded

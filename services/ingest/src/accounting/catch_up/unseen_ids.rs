@@ -5,6 +5,7 @@
 //! --test-only`) uses one up (22.05).
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use mesh_events::RunKey;
 use slurm_client::{AccountingQuery, AccountingRecord, UsageRecord};

@@ -17,6 +17,8 @@ use crate::support::{DEADLINE, Site, Trigger, admin, alice, audit, bus, end, on_
 on_both!(
     an_approver_decides_and_nobody_else,
     nothing_happens_without_the_approvers,
+    whoever_caused_a_chain_approves_no_part_of_it,
+    approvers_are_asked_when_they_can_be,
     a_message_reaches_the_bus_once_and_fires_nothing
 );
 
@@ -219,6 +221,117 @@ async fn nothing_happens_without_the_approvers(site: Site) {
         list["rules"][0]["paused_at"].is_null(),
         "refusals by people pause nothing"
     );
+    trigger.stop().await;
+}
+
+async fn whoever_caused_a_chain_approves_no_part_of_it(site: Site) {
+    let nats = NatsServer::start().await;
+    let bus = bus(&nats).await;
+    let action = format!("{PUBLISH}\napprove = {{ by = [\"carol\"], not_requester = true }}\n");
+    let on = |name: &str, on: &str| {
+        format!(
+            "[[workflow-trigger.rules]]\nname = {name:?}\nowner = \"alice\"\non = {{ {on} }}\n[workflow-trigger.rules.action]\n{action}"
+        )
+    };
+    let tables = "[[workflow-trigger.rules]]\nname = \"build\"\nowner = \"alice\"\non = { manual = true }\naction = { publish = \"built\" }\n".to_owned()
+        + &on("of-event", "source = \"publish\", types = [\"built\"]")
+        + &on("of-job", "types = [\"job.completed\"]")
+        + NO_SLURM;
+    let trigger = site.start(&nats, "", &tables).await;
+    let built = fire_as(&trigger, admin(), "build", "1").await;
+    trigger.wait_run(&built, "done").await;
+    // As if the run had submitted this job of alice.
+    let mut event = end(EventType::JobCompleted, 7, "alice", TimeDelta::zero());
+    if let Some(Payload::Job(payload)) = &mut event.payload {
+        payload.job.as_mut().unwrap().comment = built.clone();
+    }
+    publish(&bus, &event).await;
+    let mut waiting = Vec::new();
+    wait_until("both rules wait for approval", DEADLINE, async || {
+        waiting = trigger.runs("state=approval").await;
+        waiting.len() == 2
+    })
+    .await;
+    for run in &waiting {
+        let key = run["key"].as_str().unwrap();
+        assert_eq!(run["parent"], json!(built));
+        let (status, answer) = decide(&trigger, admin(), key, "approve").await;
+        assert_eq!(status, StatusCode::FORBIDDEN, "{answer}");
+        let (status, _) = decide(&trigger, user("carol"), key, "reject").await;
+        assert_eq!(status, StatusCode::ACCEPTED);
+    }
+    // So it is for whoever redrives a run, which alice caused here.
+    let other = end(EventType::JobCompleted, 8, "alice", TimeDelta::zero());
+    publish(&bus, &other).await;
+    let key = trigger.wait_run(&other.id, "approval").await["key"].clone();
+    let key = key.as_str().unwrap();
+    decide(&trigger, user("carol"), key, "reject").await;
+    let path = format!("/v1/trigger-runs/{key}/redrive");
+    let (status, _) = trigger.ask(admin(), "POST", &path, None).await;
+    assert_eq!(status, StatusCode::ACCEPTED);
+    let (status, _) = decide(&trigger, admin(), key, "approve").await;
+    assert_eq!(status, StatusCode::FORBIDDEN);
+    let (status, _) = decide(&trigger, user("carol"), key, "approve").await;
+    assert_eq!(status, StatusCode::ACCEPTED);
+    trigger.wait_run(key, "done").await;
+    trigger.stop().await;
+}
+
+async fn approvers_are_asked_when_they_can_be(site: Site) {
+    let mut nats = NatsServer::start().await;
+    let bus = bus(&nats).await;
+    let by = |names: &str| {
+        let hold = "[[workflow-trigger.rules]]\nname = \"hold\"\nowner = \"alice\"\non = { manual = true }\naction = { hold = 7 }\n";
+        let limits = "[workflow-trigger.rules.limits]\nper_hour = 1000\n";
+        rule("deploy", PUBLISH, names) + limits + hold + NO_SLURM
+    };
+    let keys = "retry_initial_interval = \"1s\"";
+    let trigger = site.start(&nats, keys, &by("by = [\"carol\"]")).await;
+    nats.kill();
+    // More than there are slots.
+    let mut runs = Vec::new();
+    for number in 0..30 {
+        runs.push(fire_as(&trigger, alice(), "deploy", &format!("{number}")).await);
+    }
+    let of_alice = async |key: &str| {
+        let path = format!("/v1/trigger-runs/{key}");
+        trigger.ask(alice(), "GET", &path, None).await.1
+    };
+    let hold = fire_as(&trigger, alice(), "hold", "1").await;
+    wait_until(
+        "Slurm was asked",
+        std::time::Duration::from_secs(4),
+        async || of_alice(&hold).await["state"] == "submitting",
+    )
+    .await;
+    wait_until("the bus was tried", DEADLINE, async || {
+        of_alice(&runs[0]).await["attempts"].as_u64() >= Some(1)
+    })
+    .await;
+    let run = of_alice(&runs[0]).await;
+    assert_eq!(run["state"], "approval");
+    assert_ne!(run["error"], Value::Null, "{run}");
+    nats.restart().await;
+    let asked = async |count: usize| {
+        let mut asked = Vec::new();
+        wait_until("each approver is asked", DEADLINE, async || {
+            asked = notices(&bus, EventType::UserApprovalRequested).await;
+            asked.len() >= count
+        })
+        .await;
+        let mut users: Vec<String> = asked.into_iter().map(|(user, _)| user).collect();
+        users.sort_unstable();
+        users
+    };
+    assert_eq!(asked(30).await, ["carol"].repeat(30));
+    // What was approved begins with no attempts. It needs the bus, too.
+    decide(&trigger, user("carol"), &runs[0], "approve").await;
+    let run = trigger.wait_run(&runs[0], "done").await;
+    assert_eq!(run["attempts"], 0);
+    // Who becomes an approver is asked about what waits, and about nothing else.
+    site.configure(&nats, keys, &by("by = [\"carol\", \"dave\"]"));
+    let expected = [["carol"].repeat(30), ["dave"].repeat(29)].concat();
+    assert_eq!(asked(59).await, expected);
     trigger.stop().await;
 }
 

@@ -281,9 +281,8 @@ async fn approvers_are_asked_when_they_can_be(site: Site) {
     let mut nats = NatsServer::start().await;
     let bus = bus(&nats).await;
     let by = |names: &str| {
-        let hold = "[[workflow-trigger.rules]]\nname = \"hold\"\nowner = \"alice\"\non = { manual = true }\naction = { hold = 7 }\n";
         let limits = "[workflow-trigger.rules.limits]\nper_hour = 1000\n";
-        rule("deploy", PUBLISH, names) + limits + hold + NO_SLURM
+        rule("deploy", PUBLISH, names) + limits + NO_SLURM
     };
     let keys = "retry_initial_interval = \"1s\"";
     let trigger = site.start(&nats, keys, &by("by = [\"carol\"]")).await;
@@ -297,13 +296,6 @@ async fn approvers_are_asked_when_they_can_be(site: Site) {
         let path = format!("/v1/trigger-runs/{key}");
         trigger.ask(alice(), "GET", &path, None).await.1
     };
-    let hold = fire_as(&trigger, alice(), "hold", "1").await;
-    wait_until(
-        "Slurm was asked",
-        std::time::Duration::from_secs(4),
-        async || of_alice(&hold).await["state"] == "submitting",
-    )
-    .await;
     wait_until("the bus was tried", DEADLINE, async || {
         of_alice(&runs[0]).await["attempts"].as_u64() >= Some(1)
     })

@@ -18,7 +18,6 @@ on_both!(
     an_approver_decides_and_nobody_else,
     nothing_happens_without_the_approvers,
     whoever_caused_a_chain_approves_no_part_of_it,
-    approvers_are_asked_when_they_can_be,
     a_message_reaches_the_bus_once_and_fires_nothing
 );
 
@@ -274,56 +273,6 @@ async fn whoever_caused_a_chain_approves_no_part_of_it(site: Site) {
     let (status, _) = decide(&trigger, user("carol"), key, "approve").await;
     assert_eq!(status, StatusCode::ACCEPTED);
     trigger.wait_run(key, "done").await;
-    trigger.stop().await;
-}
-
-async fn approvers_are_asked_when_they_can_be(site: Site) {
-    let mut nats = NatsServer::start().await;
-    let bus = bus(&nats).await;
-    let by = |names: &str| {
-        let limits = "[workflow-trigger.rules.limits]\nper_hour = 1000\n";
-        rule("deploy", PUBLISH, names) + limits + NO_SLURM
-    };
-    let keys = "retry_initial_interval = \"1s\"";
-    let trigger = site.start(&nats, keys, &by("by = [\"carol\"]")).await;
-    nats.kill();
-    // More than there are slots.
-    let mut runs = Vec::new();
-    for number in 0..30 {
-        runs.push(fire_as(&trigger, alice(), "deploy", &format!("{number}")).await);
-    }
-    let of_alice = async |key: &str| {
-        let path = format!("/v1/trigger-runs/{key}");
-        trigger.ask(alice(), "GET", &path, None).await.1
-    };
-    wait_until("the bus was tried", DEADLINE, async || {
-        of_alice(&runs[0]).await["attempts"].as_u64() >= Some(1)
-    })
-    .await;
-    let run = of_alice(&runs[0]).await;
-    assert_eq!(run["state"], "approval");
-    assert_ne!(run["error"], Value::Null, "{run}");
-    nats.restart().await;
-    let asked = async |count: usize| {
-        let mut asked = Vec::new();
-        wait_until("each approver is asked", DEADLINE, async || {
-            asked = notices(&bus, EventType::UserApprovalRequested).await;
-            asked.len() >= count
-        })
-        .await;
-        let mut users: Vec<String> = asked.into_iter().map(|(user, _)| user).collect();
-        users.sort_unstable();
-        users
-    };
-    assert_eq!(asked(30).await, ["carol"].repeat(30));
-    // What was approved begins with no attempts. It needs the bus, too.
-    decide(&trigger, user("carol"), &runs[0], "approve").await;
-    let run = trigger.wait_run(&runs[0], "done").await;
-    assert_eq!(run["attempts"], 0);
-    // Who becomes an approver is asked about what waits, and about nothing else.
-    site.configure(&nats, keys, &by("by = [\"carol\", \"dave\"]"));
-    let expected = [["carol"].repeat(30), ["dave"].repeat(29)].concat();
-    assert_eq!(asked(59).await, expected);
     trigger.stop().await;
 }
 

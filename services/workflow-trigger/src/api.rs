@@ -27,6 +27,7 @@ use crate::domain::guards::SiteLimits;
 use crate::domain::index::Rules;
 use crate::domain::intent::{Intent, IntentState};
 use crate::domain::rule::{Rule, RuleId};
+use crate::driver;
 use view::{RuleList, RuleView, RunList, RunView};
 
 /// Runs of a page.
@@ -43,7 +44,7 @@ pub(crate) struct Api {
     /// Cluster of this process.
     pub cluster: Arc<str>,
     /// Notify the driver and the outbox.
-    pub planned: Arc<Notify>,
+    pub planned: Arc<driver::Planned>,
     pub recorded: Arc<Notify>,
 }
 
@@ -118,7 +119,7 @@ async fn runs(
     let runs = RunQuery {
         rule,
         owners: (!caller.sees_everything()).then(|| users(&caller)),
-        approved: api.approved_rules(&caller),
+        or_of_rules: api.rules_to_approve(&caller),
         states: states(query.state.as_deref())?,
         job: query.job,
         root: query.root,

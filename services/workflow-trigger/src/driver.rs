@@ -31,14 +31,16 @@ use crate::adapters::store::Store;
 use crate::config::Config;
 use crate::domain::action::PlannedAction;
 use crate::domain::index::Rules;
-use crate::domain::intent::{Intent, IntentState};
+use crate::domain::intent::{Intent, IntentState, Lane};
 use crate::domain::notice;
 use crate::domain::source::PUBLISHED;
 use crate::error::Error;
 use crate::metrics;
 
-/// Runs at the same time.
-const MAX_CONCURRENT: usize = 16;
+/// Runs at the same time that need Slurm.
+const MAX_SLURM: usize = 16;
+/// Runs at the same time that need the bus.
+const MAX_BUS: usize = 4;
 /// Longest time between two looks at the database: another process may have planned something.
 const POLL_INTERVAL: Duration = Duration::from_secs(2);
 /// Delay after an error of the database.
@@ -52,11 +54,32 @@ pub(crate) struct Driver {
     pub config: Config,
     pub rules: watch::Receiver<Arc<Rules>>,
     /// Notified when something was planned.
-    pub planned: Arc<Notify>,
+    pub planned: Arc<Planned>,
     /// Condition: the database accepts writes.
     pub database: Condition,
     /// Condition: Slurm answers.
     pub slurm: Condition,
+}
+
+/// Says that something was planned, or has its turn.
+#[derive(Debug, Default)]
+pub(crate) struct Planned {
+    slurm: Notify,
+    bus: Notify,
+}
+
+impl Planned {
+    pub fn notify(&self) {
+        self.slurm.notify_one();
+        self.bus.notify_one();
+    }
+
+    async fn notified(&self, lane: Lane) {
+        match lane {
+            Lane::Slurm => self.slurm.notified().await,
+            Lane::Bus => self.bus.notified().await,
+        }
+    }
 }
 
 /// What to do next with a run.
@@ -69,15 +92,19 @@ pub(crate) enum Step {
 
 impl Driver {
     /// Drives runs until shutdown.
-    pub async fn run(&self, shutdown: &CancellationToken) {
+    pub async fn run(&self, lane: Lane, shutdown: &CancellationToken) {
+        let max = match lane {
+            Lane::Slurm => MAX_SLURM,
+            Lane::Bus => MAX_BUS,
+        };
         let mut running = FuturesUnordered::new();
         let mut next_start = Instant::now();
         loop {
-            let free = MAX_CONCURRENT - running.len();
+            let free = max - running.len();
             let claimed = match shutdown.is_cancelled() || free == 0 {
                 true => Ok(Vec::new()),
                 false => {
-                    let claiming = self.store.claim(free as u32, Utc::now());
+                    let claiming = self.store.claim(lane, free as u32, Utc::now());
                     alongside(&mut running, claiming).await
                 }
             };
@@ -105,18 +132,18 @@ impl Driver {
                 while running.next().await.is_some() {}
                 return;
             }
-            let wait = alongside(&mut running, self.until_due()).await;
+            let wait = alongside(&mut running, self.until_due(lane)).await;
             tokio::select! {
                 () = shutdown.cancelled() => {}
-                () = self.planned.notified(), if running.len() < MAX_CONCURRENT => {}
+                () = self.planned.notified(lane), if running.len() < max => {}
                 Some(()) = running.next() => {}
                 () = tokio::time::sleep(wait) => {}
             }
         }
     }
 
-    async fn until_due(&self) -> Duration {
-        match self.store.next_due(Utc::now()).await {
+    async fn until_due(&self, lane: Lane) -> Duration {
+        match self.store.next_due(lane, Utc::now()).await {
             Ok(Some(due)) => {
                 let wait = (due - Utc::now()).to_std().unwrap_or(Duration::ZERO);
                 // Not zero: all permits may be in use.

@@ -22,6 +22,7 @@ use crate::domain::index::Rules;
 use crate::domain::intent::IntentState;
 use crate::domain::message::SourceMessage;
 use crate::domain::source::Transport;
+use crate::driver;
 use crate::error::Error;
 use crate::metrics;
 use crate::recovery::Recovery;
@@ -38,7 +39,7 @@ pub(crate) struct EventEvaluator {
     pub rules: watch::Receiver<Arc<Rules>>,
     pub config: Config,
     /// Notifies the driver and the outbox.
-    pub planned: Arc<Notify>,
+    pub planned: Arc<driver::Planned>,
     pub recorded: Arc<Notify>,
     /// Condition: the database accepts writes.
     pub database: Condition,
@@ -153,12 +154,12 @@ impl EventEvaluator {
                         .job_ended(&cluster, key, job_id, at, &how)
                         .await?;
                     // Another may wait for it.
-                    self.planned.notify_one();
+                    self.planned.notify();
                 }
                 Observation::SourceUp { cluster } => {
                     let at = now + self.config.confirm_after;
                     self.store.check_again(&cluster, at, now).await?;
-                    self.planned.notify_one();
+                    self.planned.notify();
                 }
             }
         }
@@ -168,7 +169,7 @@ impl EventEvaluator {
         let site = self.config.site_limits();
         let planned = self.store.plan(firings, &site, now).await?;
         report(firings, &planned);
-        self.planned.notify_one();
+        self.planned.notify();
         self.recorded.notify_one();
         Ok(())
     }

@@ -46,7 +46,8 @@ use tokio_util::sync::CancellationToken;
 use adapters::store::Store;
 use config::Config;
 use domain::index::Rules;
-use driver::Driver;
+use domain::intent::Lane;
+use driver::{Driver, Planned};
 use handlers::EventEvaluator;
 use recovery::Recovery;
 use rules_watcher::RulesWatcher;
@@ -104,7 +105,7 @@ impl Service for WorkflowTriggerService {
         context.watch_nats(Self::NAME, &bus);
         let recovery = Recovery::new(location.file().map(RecoveryMarker::of), &store);
         let rules = watch::Sender::new(Arc::new(rules));
-        let (planned, recorded) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+        let (planned, recorded) = (Arc::<Planned>::default(), Arc::new(Notify::new()));
         let router = context.audited(
             &bus,
             api::router(api::Api {
@@ -270,11 +271,13 @@ impl WorkflowTrigger {
             &shutdown,
         );
         // One task for all of it, so that dropping this future stops everything.
-        let (consumed, incoming, (), (), (), (), (), (), ()) = tokio::join!(
+        let (consumed, incoming, (), (), (), (), (), (), (), (), ()) = tokio::join!(
             Box::pin(consume),
             Box::pin(consume_incoming),
             Box::pin(scheduler.run(&shutdown)),
-            Box::pin(driver.run(&shutdown)),
+            Box::pin(driver.run(Lane::Slurm, &shutdown)),
+            Box::pin(driver.run(Lane::Bus, &shutdown)),
+            driver.follow_approvers(&shutdown),
             driver.cancel_copies(&shutdown),
             outbox::run(&store, &bus, &recorded, &shutdown),
             watcher.run(),

@@ -16,6 +16,7 @@ use crate::domain::firing;
 use crate::domain::guards::SiteLimits;
 use crate::domain::index::Rules;
 use crate::domain::rule::{EventSelector, Rule};
+use crate::driver;
 use crate::error::Error;
 use crate::handlers;
 
@@ -32,7 +33,7 @@ pub(crate) struct Scheduler {
     /// Cluster of this process.
     pub cluster: Arc<str>,
     /// Notify the driver and the outbox.
-    pub planned: Arc<Notify>,
+    pub planned: Arc<driver::Planned>,
     pub recorded: Arc<Notify>,
     /// Condition: the database accepts writes.
     pub database: Condition,
@@ -98,7 +99,7 @@ impl Scheduler {
                     .collect();
                 let planned = self.store.plan(&firings, &self.limits, now).await?;
                 handlers::report(&firings, &planned);
-                self.planned.notify_one();
+                self.planned.notify();
                 self.recorded.notify_one();
                 let state = ScheduleState {
                     schedule: text,

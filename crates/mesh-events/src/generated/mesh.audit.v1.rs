@@ -310,6 +310,9 @@ pub struct TriggerActed {
     /// Who did it: a Unix user, `token:<name>`, or the user name or subject of an OIDC identity. Empty if the service did.
     #[prost(string, tag = "10")]
     pub made_by: ::prost::alloc::string::String,
+    /// Of a firing or a redrive: all names of whoever caused it, or a run before it in its chain. Empty otherwise.
+    #[prost(string, repeated, tag = "11")]
+    pub requesters: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 /// A message that could not be processed, on `mesh.dead.<service>`.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -2728,6 +2731,9 @@ impl serde::Serialize for TriggerActed {
         if !self.made_by.is_empty() {
             len += 1;
         }
+        if !self.requesters.is_empty() {
+            len += 1;
+        }
         let mut struct_ser = serializer.serialize_struct("mesh.audit.v1.TriggerActed", len)?;
         if !self.what.is_empty() {
             struct_ser.serialize_field("what", &self.what)?;
@@ -2759,6 +2765,9 @@ impl serde::Serialize for TriggerActed {
         if !self.made_by.is_empty() {
             struct_ser.serialize_field("madeBy", &self.made_by)?;
         }
+        if !self.requesters.is_empty() {
+            struct_ser.serialize_field("requesters", &self.requesters)?;
+        }
         struct_ser.end()
     }
 }
@@ -2784,6 +2793,7 @@ impl<'de> serde::Deserialize<'de> for TriggerActed {
             "reason",
             "made_by",
             "madeBy",
+            "requesters",
         ];
 
         #[allow(clippy::enum_variant_names)]
@@ -2798,6 +2808,7 @@ impl<'de> serde::Deserialize<'de> for TriggerActed {
             JobId,
             Reason,
             MadeBy,
+            Requesters,
         }
         impl<'de> serde::Deserialize<'de> for GeneratedField {
             fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
@@ -2829,6 +2840,7 @@ impl<'de> serde::Deserialize<'de> for TriggerActed {
                             "jobId" | "job_id" => Ok(GeneratedField::JobId),
                             "reason" => Ok(GeneratedField::Reason),
                             "madeBy" | "made_by" => Ok(GeneratedField::MadeBy),
+                            "requesters" => Ok(GeneratedField::Requesters),
                             _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
                         }
                     }
@@ -2858,6 +2870,7 @@ impl<'de> serde::Deserialize<'de> for TriggerActed {
                 let mut job_id__ = None;
                 let mut reason__ = None;
                 let mut made_by__ = None;
+                let mut requesters__ = None;
                 while let Some(k) = map_.next_key()? {
                     match k {
                         GeneratedField::What => {
@@ -2924,6 +2937,12 @@ impl<'de> serde::Deserialize<'de> for TriggerActed {
                             }
                             made_by__ = Some(map_.next_value()?);
                         }
+                        GeneratedField::Requesters => {
+                            if requesters__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("requesters"));
+                            }
+                            requesters__ = Some(map_.next_value()?);
+                        }
                     }
                 }
                 Ok(TriggerActed {
@@ -2937,6 +2956,7 @@ impl<'de> serde::Deserialize<'de> for TriggerActed {
                     job_id: job_id__.unwrap_or_default(),
                     reason: reason__.unwrap_or_default(),
                     made_by: made_by__.unwrap_or_default(),
+                    requesters: requesters__.unwrap_or_default(),
                 })
             }
         }

@@ -1,12 +1,14 @@
 //! Runs that wait for approval. Each change asks for that state: the driver and a person may decide at the same time.
 
+use std::collections::BTreeSet;
+
 use chrono::{DateTime, Utc};
 use mesh_db::sql::Sql;
 use mesh_events::proto::mesh::audit::v1::TriggerActed;
 
 use super::outbox;
 use super::progress::{act, entry};
-use super::store::Store;
+use super::store::{Store, names};
 use crate::domain::intent::{Intent, IntentState};
 use crate::error::Error;
 
@@ -14,25 +16,25 @@ use crate::error::Error;
 const NOT_PAUSED: &str = " AND NOT EXISTS (SELECT 1 FROM rules WHERE rules.owner = intents.rule_owner AND rules.name = intents.rule_name AND paused_at IS NOT NULL)";
 
 impl Store {
-    /// Notes that the approvers were asked. The driver takes the run again when the request ends.
+    /// Notes who was asked to approve. The driver takes the run again when the request ends.
     ///
     /// # Errors
     /// If the database refuses.
     pub async fn asked(
         &self,
         intent: &Intent,
+        asked: &BTreeSet<String>,
         until: DateTime<Utc>,
-        now: DateTime<Utc>,
     ) -> Result<bool, Error> {
-        let sql = Sql::new("UPDATE intents SET error = '', asked_at = ")
-            .bind(now.timestamp_micros())
+        let sql = Sql::new("UPDATE intents SET error = '', asked = ")
+            .bind(names(asked).as_str())
             .push(", next_at = ")
             .bind(until.timestamp_micros());
-        self.waiting("store request for approval", sql, intent, Vec::new())
+        self.change_unapproved("store request for approval", sql, intent, Vec::new())
             .await
     }
 
-    /// Plans another attempt to ask the approvers.
+    /// Plans another attempt to ask the approvers. It counts, so that the delays grow.
     ///
     /// # Errors
     /// If the database refuses.
@@ -42,12 +44,25 @@ impl Store {
         words: &str,
         at: DateTime<Utc>,
     ) -> Result<bool, Error> {
-        let sql = Sql::new("UPDATE intents SET error = ")
+        let sql = Sql::new("UPDATE intents SET attempts = attempts + 1, error = ")
             .bind(words)
             .push(", next_at = ")
             .bind(at.timestamp_micros());
-        self.waiting("store request for approval", sql, intent, Vec::new())
+        self.change_unapproved("store request for approval", sql, intent, Vec::new())
             .await
+    }
+
+    /// Lets the driver look at all runs that wait: their rules may have other approvers now.
+    ///
+    /// # Errors
+    /// If the database refuses.
+    pub async fn look_for_new_approvers(&self, now: DateTime<Utc>) -> Result<bool, Error> {
+        let at = now.timestamp_micros();
+        let sql = Sql::new("UPDATE intents SET next_at = ")
+            .bind(at)
+            .push(" WHERE state = 'approval' AND next_at > ")
+            .bind(at);
+        self.change("look for new approvers", sql, Vec::new()).await
     }
 
     /// Refuses a run that nobody approved in time.
@@ -62,7 +77,7 @@ impl Store {
     ) -> Result<bool, Error> {
         let sql = refusal(words, now);
         let refused = entry(intent, IntentState::Refused.as_str(), 0, words, now);
-        self.waiting("store end of run", sql, intent, vec![refused])
+        self.change_unapproved("store end of run", sql, intent, vec![refused])
             .await
     }
 
@@ -77,9 +92,11 @@ impl Store {
         now: DateTime<Utc>,
     ) -> Result<bool, Error> {
         let at = now.timestamp_micros();
-        // The time from which its attempts are counted.
         let sql = Sql::new("UPDATE intents SET state = 'planned', error = '', approved_by = ")
             .bind(by)
+            // Of attempts to ask the approvers.
+            .push(", attempts = CASE WHEN sent_at IS NULL THEN 0 ELSE attempts END")
+            // The time from which its attempts are counted.
             .push(", created_at = ")
             .bind(at)
             .push(", updated_at = ")
@@ -114,8 +131,8 @@ impl Store {
         self.change("reject run", sql, entries).await
     }
 
-    /// A change by the driver that has the run.
-    async fn waiting(
+    /// A change by the driver that has the run, while nobody has decided.
+    async fn change_unapproved(
         &self,
         action: &'static str,
         sql: Sql,

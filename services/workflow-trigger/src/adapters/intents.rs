@@ -11,13 +11,13 @@ use slurm_types::JobId;
 use super::store::{Store, rule_id};
 use crate::domain::action::PlannedAction;
 use crate::domain::approval::RunApproval;
-use crate::domain::intent::{Cause, Chain, Intent, IntentState};
+use crate::domain::intent::{Cause, Chain, Intent, IntentState, Lane};
 use crate::domain::rule::RuleId;
 use crate::error::Error;
 
 /// How long a driver has a run. Longer than all requests of one step.
 const CLAIM_DURATION: Duration = Duration::from_secs(600);
-const COLUMNS: &str = "key, rule_owner, rule_name, state, event_id, event_type, cluster, event_at, fired_by, root, depth, action, job_id, attempts, created_at, updated_at, sent_at, accepted_at, released_at, ended_at, ended_as, error, traceparent, parent, event_job, approve_within, approve_until, asked_at, approved_by, requesters";
+const COLUMNS: &str = "key, rule_owner, rule_name, state, event_id, event_type, cluster, event_at, fired_by, root, depth, action, job_id, attempts, created_at, updated_at, sent_at, accepted_at, released_at, ended_at, ended_as, error, traceparent, parent, event_job, approve_within, approve_until, asked, approved_by, requesters";
 
 /// Selects runs for the API.
 #[derive(Clone, Debug, Default)]
@@ -27,7 +27,7 @@ pub struct RunQuery {
     /// Only of these owners. `None`: of all.
     pub owners: Option<BTreeSet<String>>,
     /// Besides those of owners, the runs of these rules, by full names.
-    pub approved: Vec<String>,
+    pub or_of_rules: Vec<String>,
     /// Only in these states. Empty: in any.
     pub states: Vec<IntentState>,
     /// Only those that this job led to, and the one that submitted it.
@@ -43,7 +43,12 @@ impl Store {
     ///
     /// # Errors
     /// If the database refuses.
-    pub async fn claim(&self, limit: u32, now: DateTime<Utc>) -> Result<Vec<Intent>, Error> {
+    pub async fn claim(
+        &self,
+        lane: Lane,
+        limit: u32,
+        now: DateTime<Utc>,
+    ) -> Result<Vec<Intent>, Error> {
         const ACTION: &str = "claim runs";
         let at = now.timestamp_micros();
         let until = (now + CLAIM_DURATION).timestamp_micros();
@@ -59,7 +64,7 @@ impl Store {
             .push(" OR claimed_until > ")
             .bind(until)
             .push(") AND ");
-        let sql = has_turn(sql, now)
+        let sql = has_turn(of_lane(sql, lane), now)
             .push(" ORDER BY next_at LIMIT ")
             .bind(limit)
             .either(")", " FOR UPDATE SKIP LOCKED)")
@@ -79,13 +84,17 @@ impl Store {
     ///
     /// # Errors
     /// If the database refuses.
-    pub async fn next_due(&self, now: DateTime<Utc>) -> Result<Option<DateTime<Utc>>, Error> {
+    pub async fn next_due(
+        &self,
+        lane: Lane,
+        now: DateTime<Utc>,
+    ) -> Result<Option<DateTime<Utc>>, Error> {
         const ACTION: &str = "read the next run";
         // Claimed ones become due again at the end of their claim.
         let sql = Sql::new(
             "SELECT MIN(CASE WHEN claimed_until > next_at THEN claimed_until ELSE next_at END) AS due FROM intents WHERE next_at IS NOT NULL AND ",
         );
-        let sql = has_turn(sql, now);
+        let sql = has_turn(of_lane(sql, lane), now);
         let rows = self.database.rows(ACTION, &sql).await?;
         let due = rows.first().map(|row| row.get::<Option<i64>>("due"));
         let due = due.transpose().map_err(Error::database(ACTION))?;
@@ -151,7 +160,7 @@ impl Store {
                 .push(" AND (rule_owner")
                 .any_of(owners.iter().cloned().collect::<Vec<String>>())
                 .push(" OR rule_owner || '/' || rule_name")
-                .any_of(query.approved.clone())
+                .any_of(query.or_of_rules.clone())
                 .push(")");
         }
         if !query.states.is_empty() {
@@ -214,6 +223,14 @@ impl Store {
     }
 }
 
+/// Only the bus is needed by what waits for approval, publishes or notifies.
+fn of_lane(sql: Sql, lane: Lane) -> Sql {
+    sql.push(match lane {
+        Lane::Bus => "(state = 'approval' OR (starts_job = 0 AND job_id IS NULL)) AND ",
+        Lane::Slurm => "state <> 'approval' AND (starts_job = 1 OR job_id IS NOT NULL) AND ",
+    })
+}
+
 /// Of a queue, a run that nothing was done for has its turn if few enough are at work or come before it.
 fn has_turn(sql: Sql, now: DateTime<Utc>) -> Sql {
     sql.push("(queue_limit IS NULL OR state <> 'planned' OR queue_limit > (SELECT COUNT(*) FROM intents other WHERE other.rule_owner = intents.rule_owner AND other.rule_name = intents.rule_name AND other.queue_key = intents.queue_key AND other.key <> intents.key AND other.ended_at IS NULL AND (other.state IN ('submitting', 'accepted', 'confirmed', 'released') OR (other.state = 'planned' AND (other.claimed_until > ")
@@ -254,12 +271,13 @@ fn read(
     };
     let ended_as: String = row.get("ended_as")?;
     let requesters: String = row.get("requesters")?;
+    let asked: String = row.get("asked")?;
     let within: Option<i64> = row.get("approve_within")?;
     let approval = match within {
         Some(within) => Some(RunApproval {
             within: TimeDelta::microseconds(within),
             until: time("approve_until")?,
-            is_asked: time("asked_at")?.is_some(),
+            asked: asked.lines().map(str::to_owned).collect(),
             approved_by: row.get("approved_by")?,
         }),
         None => None,

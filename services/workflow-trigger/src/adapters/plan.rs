@@ -1,5 +1,7 @@
 //! From firings to intents: one transaction decides by the guards and makes the decisions durable. Only then the events are acknowledged.
 
+use std::collections::BTreeSet;
+
 use chrono::{DateTime, TimeDelta, Utc};
 use mesh_db::pool::WriteTransaction;
 use mesh_db::sql::{Row, Sql};
@@ -8,7 +10,7 @@ use slurm_types::JobId;
 
 use super::outbox;
 use super::rule_states;
-use super::store::Store;
+use super::store::{Store, names};
 use crate::domain::action::PlannedAction;
 use crate::domain::firing::Firing;
 use crate::domain::guards::{self, GuardFacts, Refusal, SiteLimits};
@@ -90,8 +92,8 @@ async fn one(
         );
         rule_states::pause_for_recovery(transaction, &rule.id, &reason, cluster, at).await?;
     }
-    let (chain, is_of_own_job) = chain(transaction, firing).await?;
-    let (facts, refusals) = facts(transaction, firing, &chain, is_of_own_job, now).await?;
+    let place = place(transaction, firing).await?;
+    let (facts, refusals) = facts(transaction, firing, &place, now).await?;
     let decision = guards::check(rule, site, &facts);
     let (state, reason, refusal) = match (&decision, &firing.action) {
         (Err(refusal), _) => (IntentState::Refused, refusal.to_string(), refusal.as_str()),
@@ -113,7 +115,7 @@ async fn one(
         paused.await?;
     }
     if state != IntentState::Refused || refusals < MAX_STORED_REFUSALS {
-        insert(transaction, firing, &chain, state, &reason, now).await?;
+        insert(transaction, firing, &place, state, &reason, now).await?;
     }
     Ok(Planned {
         key: key.to_owned(),
@@ -123,16 +125,33 @@ async fn one(
     })
 }
 
-/// The chain that led to a firing, and whether the event is about a job that the rule itself submitted.
-async fn chain(
-    transaction: &mut WriteTransaction,
-    firing: &Firing,
-) -> Result<(Chain, bool), sqlx::Error> {
-    const COLUMNS: &str =
-        "SELECT key, root, depth, rule_owner, rule_name, accepted_at FROM intents WHERE ";
+/// Where a firing is.
+struct Place {
+    /// The chain that led to it.
+    chain: Chain,
+    /// Whether the event is about a job that the rule itself submitted.
+    is_of_own_job: bool,
+    /// Names of whoever caused it, or a run before it in the chain.
+    requesters: BTreeSet<String>,
+}
+
+async fn place(transaction: &mut WriteTransaction, firing: &Firing) -> Result<Place, sqlx::Error> {
+    const COLUMNS: &str = "SELECT key, root, depth, rule_owner, rule_name, accepted_at, requesters FROM intents WHERE ";
     let cause = &firing.cause;
+    let with_those_of = |row: &Row| -> Result<BTreeSet<String>, sqlx::Error> {
+        let before: String = row.get("requesters")?;
+        let before = before.lines().map(str::to_owned);
+        Ok(cause.requesters.iter().cloned().chain(before).collect())
+    };
     if let Some(chain) = &cause.chain {
-        return Ok((chain.clone(), false));
+        let sql = Sql::new(COLUMNS).push("key = ").bind(&chain.parent);
+        let parent = transaction.conn().first(&sql).await?;
+        let requesters = parent.as_ref().map(with_those_of).transpose()?;
+        return Ok(Place {
+            chain: chain.clone(),
+            is_of_own_job: false,
+            requesters: requesters.unwrap_or_else(|| cause.requesters.clone()),
+        });
     }
     let mut found = None;
     if let Some(key) = &cause.job_key {
@@ -150,12 +169,15 @@ async fn chain(
         found = transaction.conn().first(&sql).await?;
     }
     let Some(row) = found else {
-        let first = Chain {
-            root: cause.event_id.clone(),
-            parent: String::new(),
-            depth: 0,
-        };
-        return Ok((first, false));
+        return Ok(Place {
+            chain: Chain {
+                root: cause.event_id.clone(),
+                parent: String::new(),
+                depth: 0,
+            },
+            is_of_own_job: false,
+            requesters: cause.requesters.clone(),
+        });
     };
     let rule = &firing.rule.id;
     let is_of_rule = row.get::<String>("rule_owner")? == rule.owner
@@ -166,15 +188,18 @@ async fn chain(
         depth: count(&row, "depth")?.saturating_add(1),
     };
     let is_accepted = row.get::<Option<i64>>("accepted_at")?.is_some();
-    Ok((chain, is_of_rule && is_accepted))
+    Ok(Place {
+        chain,
+        is_of_own_job: is_of_rule && is_accepted,
+        requesters: with_those_of(&row)?,
+    })
 }
 
 /// What the guards ask, and the refusals of the rule in the last hour.
 async fn facts(
     transaction: &mut WriteTransaction,
     firing: &Firing,
-    chain: &Chain,
-    is_of_own_job: bool,
+    place: &Place,
     now: DateTime<Utc>,
 ) -> Result<(GuardFacts, u32), sqlx::Error> {
     let rule = &firing.rule.id;
@@ -201,15 +226,15 @@ async fn facts(
         .bind(hour_ago);
     let hour = first(transaction, &sql).await?;
     let sql = Sql::new("SELECT COUNT(*) AS n FROM intents WHERE is_firing = 1 AND root = ")
-        .bind(&chain.root);
+        .bind(&place.chain.root);
     let root = first(transaction, &sql).await?;
     let sql = of_rule(Sql::new("SELECT COUNT(*) AS n FROM intents WHERE "))
         .push(" AND is_firing = 1 AND ended_at IS NULL AND state IN ('approval', 'planned', 'submitting', 'accepted', 'confirmed', 'released')");
     let running = first(transaction, &sql).await?;
     let mut facts = GuardFacts {
         is_paused: rule_states::is_paused(transaction, rule).await?,
-        depth: chain.depth,
-        is_of_own_job,
+        depth: place.chain.depth,
+        is_of_own_job: place.is_of_own_job,
         jobs_of_root: count(&root, "n")?,
         rule_last_hour: count(&hour, "rule")?,
         user_last_hour: count(&hour, "owner")?,
@@ -235,12 +260,12 @@ async fn facts(
 async fn insert(
     transaction: &mut WriteTransaction,
     firing: &Firing,
-    chain: &Chain,
+    place: &Place,
     state: IntentState,
     reason: &str,
     now: DateTime<Utc>,
 ) -> Result<(), sqlx::Error> {
-    let (rule, cause) = (&firing.rule, &firing.cause);
+    let (rule, cause, chain) = (&firing.rule, &firing.cause, &place.chain);
     let action = firing.action.as_ref().ok();
     let text = action.map(serde_json::to_string).transpose();
     let text = text.map_err(|error| sqlx::Error::Encode(error.into()))?;
@@ -249,7 +274,6 @@ async fn insert(
     // Of a refused one, too: a redrive does not go past the approvers.
     let within = rule.approval.as_ref();
     let within = within.and_then(|approval| i64::try_from(approval.within.as_micros()).ok());
-    let requesters: Vec<&str> = cause.requesters.iter().map(String::as_str).collect();
     let starts_job = action.is_some_and(PlannedAction::starts_job);
     let at = now.timestamp_micros();
     let job_id = action
@@ -288,7 +312,7 @@ async fn insert(
                 .filter(|_| is_waiting)
                 .map(|within| at.saturating_add(within))
                 .into(),
-            requesters.join("\n").as_str().into(),
+            names(&place.requesters).as_str().into(),
             is_firing.then_some(at).into(),
         ])
         .push(")");
@@ -308,6 +332,7 @@ async fn insert(
         job_id: action.and_then(PlannedAction::target).map_or(0, JobId::get),
         reason: reason.to_owned(),
         made_by: cause.fired_by.clone(),
+        requesters: place.requesters.iter().cloned().collect(),
     };
     let entry = outbox::entry(&cause.cluster, at, act);
     transaction.conn().execute(&entry).await.map(drop)

@@ -1,5 +1,6 @@
 //! How far runs are. Every change names the driver's claim, so that a driver that lost it changes nothing.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
@@ -9,7 +10,7 @@ use slurm_types::JobId;
 
 use super::outbox;
 use super::rule_states;
-use super::store::Store;
+use super::store::{Store, names};
 use crate::domain::intent::{Intent, IntentState};
 use crate::error::Error;
 
@@ -291,7 +292,7 @@ impl Store {
             .map(drop)
     }
 
-    /// Plans a dead letter again, or asks for approval again, by what it was planned with or `within` of its rule as it is now. False if it is
+    /// Plans a dead letter again, because of `requesters`, too, or asks for approval again, by what it was planned with or `within` of its rule as it is now. False if it is
     /// none, or was refused before it was decided what to do.
     ///
     /// # Errors
@@ -301,9 +302,11 @@ impl Store {
         intent: &Intent,
         within: Option<Duration>,
         by: &str,
+        requesters: &BTreeSet<String>,
         now: DateTime<Utc>,
     ) -> Result<bool, Error> {
         let at = now.timestamp_micros();
+        let requesters = &intent.cause.requesters | requesters;
         let planned = intent.approval.as_ref();
         let planned = planned.and_then(|approval| approval.within.num_microseconds());
         let within = within.and_then(|within| i64::try_from(within.as_micros()).ok());
@@ -315,7 +318,9 @@ impl Store {
         // A job that was recorded stays: it is confirmed and released, not submitted again.
         let sql = Sql::new("UPDATE intents SET state = CASE WHEN accepted_at IS NOT NULL THEN 'accepted' ELSE ")
             .bind(otherwise)
-            .push(" END, asked_at = NULL, approved_by = CASE WHEN accepted_at IS NOT NULL THEN approved_by ELSE '' END, is_firing = 1, error = '', approve_within = ")
+            .push(" END, asked = '', approved_by = CASE WHEN accepted_at IS NOT NULL THEN approved_by ELSE '' END, is_firing = 1, error = '', requesters = ")
+            .bind(names(&requesters).as_str())
+            .push(", approve_within = ")
             .bind(within)
             .push(", approve_until = ")
             .bind(within.map(|within| at.saturating_add(within)))
@@ -333,6 +338,7 @@ impl Store {
             at,
             TriggerActed {
                 made_by: by.to_owned(),
+                requesters: requesters.into_iter().collect(),
                 ..act(intent, "redriven", number(intent.job_id), "")
             },
         );
@@ -373,6 +379,7 @@ pub(super) fn act(intent: &Intent, what: &str, job_id: u32, reason: &str) -> Tri
         job_id,
         reason: reason.to_owned(),
         made_by: String::new(),
+        requesters: Vec::new(),
     }
 }
 

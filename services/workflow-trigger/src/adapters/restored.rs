@@ -7,7 +7,7 @@ use mesh_events::proto::mesh::audit::v1::TriggerActed;
 
 use super::outbox;
 use super::rule_states;
-use super::store::{Store, rule_id};
+use super::store::{Store, names, rule_id};
 use crate::domain::intent::IntentState;
 use crate::domain::recorded::{Recorded, RecordedRun};
 use crate::domain::rule::RuleId;
@@ -84,7 +84,7 @@ async fn add(
     let ended_at = run.outcome().map(|_| now);
     let fired = i64::from(run.is_fired);
     let act = &run.last;
-    let sql = Sql::new("INSERT INTO intents (key, rule_owner, rule_name, generation, state, event_id, event_type, cluster, event_at, fired_by, root, depth, action, is_firing, starts_job, job_id, created_at, updated_at, ended_at, ended_as, error) VALUES (")
+    let sql = Sql::new("INSERT INTO intents (key, rule_owner, rule_name, generation, state, event_id, event_type, cluster, event_at, fired_by, root, depth, action, is_firing, starts_job, job_id, created_at, updated_at, ended_at, ended_as, error, requesters) VALUES (")
         .list([
             key.into(),
             (&run.rule.owner).into(),
@@ -107,6 +107,7 @@ async fn add(
             ended_at.into(),
             ended_at.map_or("", |_| "unknown").into(),
             (&act.reason).into(),
+            names(&run.requesters).as_str().into(),
         ])
         .push(") ON CONFLICT (key) DO NOTHING");
     Ok(transaction.conn().execute(&sql).await? > 0)
@@ -157,6 +158,7 @@ async fn unknown(transaction: &mut WriteTransaction) -> Result<Vec<UnknownRun>, 
             job_id: job.and_then(|job| u32::try_from(job).ok()).unwrap_or(0),
             reason: UNKNOWN.to_owned(),
             made_by: String::new(),
+            requesters: Vec::new(),
         };
         Ok(UnknownRun {
             key,

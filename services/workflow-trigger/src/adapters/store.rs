@@ -1,5 +1,6 @@
 //! The workflow-trigger's tables: a SQLite file for one process, or a PostgreSQL database.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -71,6 +72,12 @@ impl Store {
     ) -> Result<bool, Error> {
         Ok(self.database.change(action, first, others).await?)
     }
+}
+
+/// Names in a column, one per line.
+pub(super) fn names(names: &BTreeSet<String>) -> String {
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    names.join("\n")
 }
 
 /// The rule that these columns of a row name.

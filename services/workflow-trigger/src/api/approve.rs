@@ -76,7 +76,7 @@ pub(super) async fn reject(
 
 impl Api {
     async fn decided(&self, caller: &Caller, key: &str) -> Result<Decided, Problem> {
-        self.planned.notify_one();
+        self.planned.notify();
         self.recorded.notify_one();
         let run = self.run(caller, key).await?;
         let mut audited_read = AuditedRead::to(caller);
@@ -127,7 +127,7 @@ impl Api {
     }
 
     /// The rules of which the caller is an approver, by full names.
-    pub(super) fn approved_rules(&self, caller: &Caller) -> Vec<String> {
+    pub(super) fn rules_to_approve(&self, caller: &Caller) -> Vec<String> {
         if caller.role != Role::User {
             return Vec::new();
         }

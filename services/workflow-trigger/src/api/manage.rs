@@ -1,5 +1,7 @@
 //! What people do with rules: test, fire, pause, resume, redrive.
 
+use std::collections::BTreeSet;
+
 use axum::extract::rejection::JsonRejection;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
@@ -155,7 +157,7 @@ pub(super) async fn fire(
     let planned = api.store.plan(&firings, &api.limits, Utc::now()).await;
     let mut planned = planned.map_err(internal)?;
     handlers::report(&firings, &planned);
-    api.planned.notify_one();
+    api.planned.notify();
     api.recorded.notify_one();
     let planned = planned.remove(0);
     if planned.state == Some(IntentState::Refused) {
@@ -224,7 +226,7 @@ pub(super) async fn redrive(
     let within = rule.approval.as_ref().map(|approval| approval.within);
     let redriven = api
         .store
-        .redrive(&run, within, &caller.name, Utc::now())
+        .redrive(&run, within, &caller.name, &names(&caller), Utc::now())
         .await;
     if !redriven.map_err(internal)? {
         return Err(Problem::new(
@@ -232,7 +234,7 @@ pub(super) async fn redrive(
             "no dead letter, or refused before it was decided what to do",
         ));
     }
-    api.planned.notify_one();
+    api.planned.notify();
     api.recorded.notify_one();
     let run = api.run(&caller, &key).await?;
     let shown = Json(RunView::new(&run));
@@ -241,6 +243,11 @@ pub(super) async fn redrive(
         AuditedRead::nothing().extension(),
         shown,
     ))
+}
+
+/// All names of a caller.
+fn names(caller: &Caller) -> BTreeSet<String> {
+    caller.users.iter().chain([&caller.name]).cloned().collect()
 }
 
 impl Api {
@@ -254,7 +261,7 @@ impl Api {
             job_key: None,
             chain: None,
             fired_by: caller.name.clone(),
-            requesters: caller.users.iter().chain([&caller.name]).cloned().collect(),
+            requesters: names(caller),
             traceparent: mesh_bus::trace::traceparent().unwrap_or_default(),
         }
     }

@@ -12,10 +12,12 @@ use event_filter::Template;
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::domain::rule::{Rule, RuleId, RuleLimits};
+use crate::domain::action::Action;
+use crate::domain::rule::{EventSelector, Rule, RuleId, RuleLimits};
 use selector::OnConfig;
 
 const MAX_RULES: usize = 10_000;
+const MAX_EVENT_AGE: Duration = Duration::from_secs(3_600);
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -47,7 +49,7 @@ struct RuleLimitsConfig {
     running: Option<u32>,
     queue: Option<String>,
     #[serde(with = "humantime_serde")]
-    max_event_age: Duration,
+    max_event_age: Option<Duration>,
 }
 
 impl Default for RuleLimitsConfig {
@@ -56,7 +58,7 @@ impl Default for RuleLimitsConfig {
             per_hour: 60,
             running: None,
             queue: None,
-            max_event_age: Duration::from_secs(3_600),
+            max_event_age: None,
         }
     }
 }
@@ -114,6 +116,12 @@ fn one_rule(value: &Value, scripts: &Path, sources: &[&str]) -> Result<Rule, Vec
     let on = check.selector(config.on, &id.owner, sources);
     let action = check.action(config.action, &id.owner, scripts);
     check.limits(&config.limits);
+    if let Some(on) = &on {
+        check.of_events(on, &config.limits, config.allow_self);
+        if let Some((Action::Retry(policy), _)) = &action {
+            check.retry_of(policy, on);
+        }
+    }
     let queue = config.limits.queue.as_deref();
     let queue = queue.and_then(|text| check.template("limits.queue", text));
     match (on, action, check.faults.is_empty()) {
@@ -128,7 +136,7 @@ fn one_rule(value: &Value, scripts: &Path, sources: &[&str]) -> Result<Rule, Vec
                 per_hour: config.limits.per_hour,
                 running: config.limits.running,
                 queue,
-                max_event_age: config.limits.max_event_age,
+                max_event_age: config.limits.max_event_age.unwrap_or(MAX_EVENT_AGE),
             },
             dry_run: config.dry_run,
             allow_self: config.allow_self,
@@ -162,6 +170,18 @@ impl Check {
         }
         if limits.running == Some(0) {
             self.fault("limits.running", "at least 1");
+        }
+    }
+
+    /// Refuses what is about events, where a rule has none.
+    fn of_events(&mut self, on: &EventSelector, limits: &RuleLimitsConfig, allow_self: bool) {
+        let is_of_jobs = matches!(on, EventSelector::Bus { .. });
+        if allow_self && !is_of_jobs {
+            self.fault("allow_self", "only with on.types");
+        }
+        let has_age = is_of_jobs || matches!(on, EventSelector::Source(_));
+        if limits.max_event_age.is_some() && !has_age {
+            self.fault("limits.max_event_age", "only with on.types and on.source");
         }
     }
 

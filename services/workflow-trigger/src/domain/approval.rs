@@ -23,8 +23,8 @@ pub struct RunApproval {
     pub within: TimeDelta,
     /// When the request ends. `None` before the first.
     pub until: Option<DateTime<Utc>>,
-    /// Whether the approvers were asked.
-    pub is_asked: bool,
+    /// The approvers who were asked.
+    pub asked: BTreeSet<String>,
     /// Who approved it. Empty: nobody yet.
     pub approved_by: String,
 }

@@ -91,6 +91,15 @@ impl IntentState {
     }
 }
 
+/// What a run needs next. Each has slots of its own: while one is away, the runs of the other go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lane {
+    /// Slurm: for jobs.
+    Slurm,
+    /// The bus: for messages, and to ask approvers.
+    Bus,
+}
+
 impl fmt::Display for IntentState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
@@ -170,7 +179,8 @@ pub struct Cause {
     pub chain: Option<Chain>,
     /// Who fired it. Empty for events.
     pub fired_by: String,
-    /// All names of whoever caused it: who fired or published it, and the owner of the event's job.
+    /// All names of whoever caused it: who fired or published it, and the owner of the event's job. Of a stored run, also of whoever caused
+    /// the runs before it in its chain.
     pub requesters: BTreeSet<String>,
     /// Trace context. Empty if there is none.
     pub traceparent: String,

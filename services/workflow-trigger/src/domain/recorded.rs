@@ -1,6 +1,6 @@
 //! What the audit says about runs and rules: all that is known of a database that is lost.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use chrono::{DateTime, Utc};
 use mesh_events::from_timestamp;
@@ -19,6 +19,8 @@ pub struct RecordedRun {
     pub cluster: String,
     /// The last entry about it.
     pub last: TriggerActed,
+    /// Names of whoever caused it.
+    pub requesters: BTreeSet<String>,
     /// The job that an entry named. 0 if none did.
     pub job_id: u32,
     /// True if it was planned, and not only refused or recorded.
@@ -84,6 +86,7 @@ impl Recorded {
                     rule,
                     cluster: entry.cluster,
                     last: TriggerActed::default(),
+                    requesters: BTreeSet::new(),
                     job_id: 0,
                     is_fired: false,
                     created_at: at,
@@ -93,6 +96,7 @@ impl Recorded {
                 if act.job_id != 0 {
                     run.job_id = act.job_id;
                 }
+                run.requesters.extend(act.requesters.iter().cloned());
                 (run.last, run.updated_at) = (act, at);
             }
         }
@@ -149,6 +153,30 @@ mod tests {
             ],
             None,
         );
+    }
+
+    #[test]
+    fn whoever_caused_or_redrove_a_run_is_known() {
+        let mut recorded = Recorded::default();
+        for (what, who) in [("fired", "carol"), ("refused", ""), ("redriven", "dave")] {
+            let act = TriggerActed {
+                what: what.to_owned(),
+                rule: "alice/align".to_owned(),
+                key: "k".to_owned(),
+                requesters: [who.to_owned()]
+                    .into_iter()
+                    .filter(|who| !who.is_empty())
+                    .collect(),
+                ..TriggerActed::default()
+            };
+            recorded.add(AuditEntry {
+                at: Some(timestamp(Utc::now())),
+                act: Some(Act::Trigger(act)),
+                ..AuditEntry::default()
+            });
+        }
+        let expected = ["carol", "dave"].map(str::to_owned);
+        assert_eq!(recorded.runs["k"].requesters, expected.into());
     }
 
     #[test]

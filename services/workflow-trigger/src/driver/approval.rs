@@ -1,61 +1,108 @@
-//! Runs that wait for approval: the approvers are asked once, and the run is refused when nobody has approved it in time.
+//! Runs that wait for approval: each approver is asked once, also one who becomes one later, and the run is refused when nobody has approved it
+//! in time.
 
-use chrono::Utc;
+use std::collections::BTreeSet;
+use std::sync::Arc;
 
-use super::{Driver, Step, next_attempt};
+use chrono::{DateTime, Utc};
+use mesh_bus::Backoff;
+use tokio_util::sync::CancellationToken;
+
+use super::{Driver, RETRY_DELAY, Step, next_attempt};
+use crate::domain::index::Rules;
 use crate::domain::intent::{Intent, IntentState};
 use crate::domain::notice;
 use crate::error::Error;
 use crate::metrics;
 
 impl Driver {
+    /// Looks at the runs that wait at the start and whenever rules change, until shutdown.
+    pub async fn follow_approvers(&self, shutdown: &CancellationToken) {
+        let mut rules = self.rules.clone();
+        let mut interval = Backoff::fixed(RETRY_DELAY);
+        loop {
+            rules.mark_unchanged();
+            if let Err(error) = self.look_for_new_approvers().await {
+                let error = mesh_runtime::error_chain(&error);
+                tracing::warn!(error, "new approvers not looked for, retrying");
+                if !interval.wait(shutdown).await {
+                    return;
+                }
+                continue;
+            }
+            tokio::select! {
+                () = shutdown.cancelled() => return,
+                changed = rules.changed() => if changed.is_err() { return },
+            }
+        }
+    }
+
+    async fn look_for_new_approvers(&self) -> Result<(), Error> {
+        self.store.look_for_new_approvers(Utc::now()).await?;
+        self.planned.notify();
+        Ok(())
+    }
+
     pub(super) async fn ask(&self, intent: &Intent) -> Result<Step, Error> {
         let now = Utc::now();
         let approval = intent.approval.as_ref();
         let until = approval.and_then(|approval| approval.until);
         let Some(until) = until.filter(|until| *until > now) else {
-            let words = match approval.and_then(|approval| approval.within.to_std().ok()) {
-                Some(within) => format!(
-                    "nobody approved it within {}",
-                    humantime::format_duration(within)
-                ),
-                None => "it has no time limit for its approval".to_owned(),
-            };
-            if self.store.not_approved(intent, &words, now).await? {
-                tracing::info!(reason = words, "run not approved");
-                metrics::run(IntentState::Refused.as_str());
-            }
-            return Ok(Step::Stored);
+            return self.not_approved(intent, now).await;
         };
-        if !approval.is_some_and(|approval| approval.is_asked)
-            && let Err(words) = self.request_approval(intent, until).await
-        {
+        let rules = Arc::clone(&self.rules.borrow());
+        let mut asked = approval.map_or_else(BTreeSet::new, |approval| approval.asked.clone());
+        if let Err(words) = self.ask_those(&rules, intent, until, &mut asked).await {
             tracing::warn!(error = words, "approvers not asked, retrying");
             // Not after its end: a run whose approvers were not asked ends, too.
-            let at = next_attempt(&self.config, 0, now).min(until);
+            let at = next_attempt(&self.config, intent.attempts, now).min(until);
             self.store.ask_again(intent, &words, at).await?;
             return Ok(Step::Stored);
         }
-        if self.store.asked(intent, until, now).await? {
+        if self.store.asked(intent, &asked, until).await? {
             tracing::info!(until = %until, "run waits for approval");
+        }
+        // They changed meanwhile.
+        if !Arc::ptr_eq(&rules, &self.rules.borrow()) {
+            self.look_for_new_approvers().await?;
         }
         Ok(Step::Stored)
     }
 
-    /// An event for each approver that the rule has now. Why they were not asked, if so.
-    async fn request_approval(
+    async fn not_approved(&self, intent: &Intent, now: DateTime<Utc>) -> Result<Step, Error> {
+        let within = intent.approval.as_ref();
+        let words = match within.and_then(|approval| approval.within.to_std().ok()) {
+            Some(within) => format!(
+                "nobody approved it within {}",
+                humantime::format_duration(within)
+            ),
+            None => "it has no time limit for its approval".to_owned(),
+        };
+        if self.store.not_approved(intent, &words, now).await? {
+            tracing::info!(reason = words, "run not approved");
+            metrics::run(IntentState::Refused.as_str());
+        }
+        Ok(Step::Stored)
+    }
+
+    /// An event for each approver of the rule who was not asked before. Adds them; why they were not asked, if so.
+    async fn ask_those(
         &self,
+        rules: &Rules,
         intent: &Intent,
-        until: chrono::DateTime<Utc>,
+        until: DateTime<Utc>,
+        asked: &mut BTreeSet<String>,
     ) -> Result<(), String> {
-        let rules = std::sync::Arc::clone(&self.rules.borrow());
         let rule = rules.get(&intent.rule.owner, &intent.rule.name);
-        let approval = rule.and_then(|rule| rule.approval.as_ref());
-        let approval = approval.ok_or("the rule has no approvers now")?;
-        for approver in &approval.by {
+        // A rule without approvers now may have some later.
+        let Some(approval) = rule.and_then(|rule| rule.approval.as_ref()) else {
+            return Ok(());
+        };
+        for approver in approval.by.difference(&asked.clone()) {
             let request = notice::request(intent, approver, until);
             let published = self.bus.publish(&request).await;
             published.map_err(|error| mesh_runtime::error_chain(&error))?;
+            asked.insert(approver.clone());
         }
         Ok(())
     }

@@ -17,6 +17,7 @@ use crate::support::{DEADLINE, Site, Trigger, admin, alice, audit, bus, end, on_
 on_both!(
     an_approver_decides_and_nobody_else,
     nothing_happens_without_the_approvers,
+    whoever_caused_a_chain_approves_no_part_of_it,
     a_message_reaches_the_bus_once_and_fires_nothing
 );
 
@@ -219,6 +220,59 @@ async fn nothing_happens_without_the_approvers(site: Site) {
         list["rules"][0]["paused_at"].is_null(),
         "refusals by people pause nothing"
     );
+    trigger.stop().await;
+}
+
+async fn whoever_caused_a_chain_approves_no_part_of_it(site: Site) {
+    let nats = NatsServer::start().await;
+    let bus = bus(&nats).await;
+    let action = format!("{PUBLISH}\napprove = {{ by = [\"carol\"], not_requester = true }}\n");
+    let on = |name: &str, on: &str| {
+        format!(
+            "[[workflow-trigger.rules]]\nname = {name:?}\nowner = \"alice\"\non = {{ {on} }}\n[workflow-trigger.rules.action]\n{action}"
+        )
+    };
+    let tables = "[[workflow-trigger.rules]]\nname = \"build\"\nowner = \"alice\"\non = { manual = true }\naction = { publish = \"built\" }\n".to_owned()
+        + &on("of-event", "source = \"publish\", types = [\"built\"]")
+        + &on("of-job", "types = [\"job.completed\"]")
+        + NO_SLURM;
+    let trigger = site.start(&nats, "", &tables).await;
+    let built = fire_as(&trigger, admin(), "build", "1").await;
+    trigger.wait_run(&built, "done").await;
+    // As if the run had submitted this job of alice.
+    let mut event = end(EventType::JobCompleted, 7, "alice", TimeDelta::zero());
+    if let Some(Payload::Job(payload)) = &mut event.payload {
+        payload.job.as_mut().unwrap().comment = built.clone();
+    }
+    publish(&bus, &event).await;
+    let mut waiting = Vec::new();
+    wait_until("both rules wait for approval", DEADLINE, async || {
+        waiting = trigger.runs("state=approval").await;
+        waiting.len() == 2
+    })
+    .await;
+    for run in &waiting {
+        let key = run["key"].as_str().unwrap();
+        assert_eq!(run["parent"], json!(built));
+        let (status, answer) = decide(&trigger, admin(), key, "approve").await;
+        assert_eq!(status, StatusCode::FORBIDDEN, "{answer}");
+        let (status, _) = decide(&trigger, user("carol"), key, "reject").await;
+        assert_eq!(status, StatusCode::ACCEPTED);
+    }
+    // So it is for whoever redrives a run, which alice caused here.
+    let other = end(EventType::JobCompleted, 8, "alice", TimeDelta::zero());
+    publish(&bus, &other).await;
+    let key = trigger.wait_run(&other.id, "approval").await["key"].clone();
+    let key = key.as_str().unwrap();
+    decide(&trigger, user("carol"), key, "reject").await;
+    let path = format!("/v1/trigger-runs/{key}/redrive");
+    let (status, _) = trigger.ask(admin(), "POST", &path, None).await;
+    assert_eq!(status, StatusCode::ACCEPTED);
+    let (status, _) = decide(&trigger, admin(), key, "approve").await;
+    assert_eq!(status, StatusCode::FORBIDDEN);
+    let (status, _) = decide(&trigger, user("carol"), key, "approve").await;
+    assert_eq!(status, StatusCode::ACCEPTED);
+    trigger.wait_run(key, "done").await;
     trigger.stop().await;
 }
 

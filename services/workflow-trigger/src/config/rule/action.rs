@@ -6,6 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use event_filter::Template;
+use mesh_events::EventType;
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, Deserializer, Visitor};
 use serde_json::Value;
@@ -17,6 +18,7 @@ use crate::domain::action::{Action, JobAct, JobVerb, NotifyAction, PublishAction
 use crate::domain::approval::Approval;
 use crate::domain::message::named;
 use crate::domain::retry::RetryPolicy;
+use crate::domain::rule::EventSelector;
 
 /// Slurm's own limit for scripts is 4 MiB.
 const MAX_SCRIPT_BYTES: u64 = 1024 * 1024;
@@ -46,6 +48,8 @@ struct ActionConfig {
     args: Vec<Text>,
     environment: BTreeMap<String, Text>,
     fields: BTreeMap<String, Template>,
+    /// All keys.
+    written: Vec<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -98,6 +102,7 @@ impl Check {
             if let Err(fault) = self.action_key(&mut config, &key, &path, value) {
                 self.fault(&path, fault);
             }
+            config.written.push(key);
         }
         let approval = config.approve.take();
         let approval = approval.map(|approve| self.approval(approve, owner));
@@ -119,43 +124,41 @@ impl Check {
             );
             return None;
         }
-        let has_data = config.publish.is_some() || config.notify.is_some();
-        if !has_data && !config.data.is_empty() {
-            self.fault("action.data", "only with publish and notify");
-        }
         if let Some(script) = config.submit.take() {
+            let keys = [&["args", "environment"][..], &JobFields::NAMES].concat();
+            self.only(&config.written, "submit", &keys);
             return self.submit(&script, config, scripts);
         }
-        for (key, is_set) in [
-            ("action.args", !config.args.is_empty()),
-            ("action.environment", !config.environment.is_empty()),
-        ] {
-            if is_set {
-                self.fault(key, "only with submit");
-            }
-        }
         if let Some(retry) = config.retry.take() {
-            for field in config.fields.keys() {
-                self.fault(&format!("action.{field}"), "not with retry");
-            }
+            self.only(&config.written, "retry", &[]);
             return self.retry(retry).map(Action::Retry);
         }
         if let Some(event_type) = config.publish.take() {
-            for field in config.fields.keys() {
-                self.fault(&format!("action.{field}"), "not with publish");
-            }
+            self.only(&config.written, "publish", &["data"]);
             return self.publish(event_type, config.data).map(Action::Publish);
         }
         if let Some(Text(text)) = config.notify.take() {
-            for field in config.fields.keys() {
-                self.fault(&format!("action.{field}"), "not with notify");
-            }
+            self.only(&config.written, "notify", &["data"]);
             let data = self.data(config.data);
             let text = self.template("action.notify", &text)?;
             return Some(Action::Notify(NotifyAction { text, data: data? }));
         }
         let (verb, job) = config.act.pop()?;
         self.act(verb, &job, config)
+    }
+
+    /// Refuses each key that an action does not use.
+    fn only(&mut self, written: &[String], verb: &str, used: &[&str]) {
+        let is_used = |key: &str| [verb, "approve"].contains(&key) || used.contains(&key);
+        for key in written.iter().filter(|key| !is_used(key)) {
+            let used = match (verb, used) {
+                (_, []) => "no further key but approve".to_owned(),
+                ("submit", _) => "args, environment, fields of a job, approve".to_owned(),
+                (_, used) => format!("{}, approve", used.join(", ")),
+            };
+            let problem = format!("not with {verb}, which uses {used}");
+            self.fault(&format!("action.{key}"), problem);
+        }
     }
 
     fn action_key(
@@ -203,9 +206,6 @@ impl Check {
     }
 
     fn submit(&mut self, script: &str, config: ActionConfig, scripts: &Path) -> Option<Action> {
-        if !config.signal_name.is_empty() || config.batch_only {
-            self.fault("action.signal_name", "only with signal");
-        }
         let mut args = Vec::new();
         for (place, Text(text)) in config.args.iter().enumerate() {
             args.extend(self.template(&format!("action.args[{place}]"), text));
@@ -285,25 +285,20 @@ impl Check {
     }
 
     fn act(&mut self, verb: JobVerb, job: &str, config: ActionConfig) -> Option<Action> {
-        for field in config.fields.keys() {
-            if verb != JobVerb::Update || !CHANGEABLE.contains(&field.as_str()) {
-                self.fault(
-                    &format!("action.{field}"),
-                    "only with submit; update changes time, memory, nodes, partition and exclude",
-                );
-            }
-        }
+        let used: &[&str] = match verb {
+            JobVerb::Update => &CHANGEABLE,
+            JobVerb::Signal => &["signal_name", "batch_only"],
+            JobVerb::Requeue | JobVerb::Hold | JobVerb::Release | JobVerb::Cancel => &[],
+        };
+        self.only(&config.written, verb.as_str(), used);
         if verb == JobVerb::Update && config.fields.is_empty() {
             self.fault("action.update", "nothing to change");
         }
         let is_signal = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit();
         let signal = config.signal_name;
-        if verb == JobVerb::Signal {
-            if signal.is_empty() || signal.len() > 10 || !signal.chars().all(is_signal) {
-                self.fault("action.signal_name", "a signal such as USR1");
-            }
-        } else if !signal.is_empty() || config.batch_only {
-            self.fault("action.signal_name", "only with signal");
+        let is_valid = (1..=10).contains(&signal.len()) && signal.chars().all(is_signal);
+        if verb == JobVerb::Signal && !is_valid {
+            self.fault("action.signal_name", "a signal such as USR1");
         }
         let job = self.template(&format!("action.{}", verb.as_str()), job)?;
         Some(Action::Act(JobAct {
@@ -316,6 +311,25 @@ impl Check {
     }
 
     fn retry(&mut self, config: RetryConfig) -> Option<RetryPolicy> {
+        for (key, is_unused, needed) in [
+            (
+                "memory_max",
+                config.memory_max.is_some() && config.memory.is_none(),
+                "memory",
+            ),
+            (
+                "time_max",
+                config.time_max.is_some() && config.time.is_none(),
+                "time",
+            ),
+        ] {
+            if is_unused {
+                self.fault(
+                    &format!("action.retry.{key}"),
+                    format!("only with {needed}"),
+                );
+            }
+        }
         let memory_factor = self.factor("action.retry.memory", config.memory.as_deref());
         let time_factor = self.factor("action.retry.time", config.time.as_deref());
         let memory_max_mib = config.memory_max.and_then(|text| {
@@ -349,6 +363,34 @@ impl Check {
             exit_codes: config.exit_codes,
             attempts: config.attempts,
         })
+    }
+
+    /// Refuses what a retry does not use, by the events that fire the rule.
+    pub(super) fn retry_of(&mut self, policy: &RetryPolicy, on: &EventSelector) {
+        let EventSelector::Bus { filter, .. } = on else {
+            return self.fault(
+                "action.retry",
+                "only with on.types: it needs the event of a job",
+            );
+        };
+        for (key, is_set, kind) in [
+            (
+                "memory",
+                policy.memory_factor.is_some(),
+                EventType::JobOutOfMemory,
+            ),
+            ("time", policy.time_factor.is_some(), EventType::JobTimeout),
+            (
+                "exit_codes",
+                !policy.exit_codes.is_empty(),
+                EventType::JobFailed,
+            ),
+        ] {
+            if is_set && !filter.selects(kind) {
+                let problem = format!("only with {kind}, which on.types does not select");
+                self.fault(&format!("action.retry.{key}"), problem);
+            }
+        }
     }
 
     fn factor(&mut self, key: &str, text: Option<&str>) -> Option<f64> {

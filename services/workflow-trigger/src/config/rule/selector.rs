@@ -50,11 +50,11 @@ impl Check {
             return None;
         }
         if !on.source.is_empty() {
-            self.only(&on, "source", &["users", "when"]);
+            self.on_only(&on, "source", &["users", "when"]);
             return Some(EventSelector::Source(self.source(on, owner, sources)));
         }
         if is_of_events {
-            self.only(
+            self.on_only(
                 &on,
                 "types",
                 &["users", "accounts", "partitions", "clusters", "when"],
@@ -62,16 +62,16 @@ impl Check {
             return self.events(&on, owner);
         }
         if on.manual {
-            self.only(&on, "manual", &["when"]);
+            self.on_only(&on, "manual", &["when"]);
             let when = self.when(&on.when, Expression::with_data);
             return Some(EventSelector::Manual { when });
         }
-        self.only(&on, "cron", &["zone", "missed"]);
+        self.on_only(&on, "cron", &["zone", "missed"]);
         self.schedule(&on).map(EventSelector::Cron)
     }
 
     /// Keys that the source of events does not have.
-    fn only(&mut self, on: &OnConfig, source: &str, allowed: &[&str]) {
+    fn on_only(&mut self, on: &OnConfig, source: &str, allowed: &[&str]) {
         for (key, is_set) in [
             ("users", !on.users.is_empty()),
             ("accounts", !on.accounts.is_empty()),

@@ -151,6 +151,77 @@ fn the_other_actions_are_read() {
         .approval
         .unwrap();
     assert_eq!(approval.by, ["alice".to_owned()].into());
+    for (action, key) in [
+        (
+            "publish = \"p\"\nsignal_name = \"USR1\"",
+            "action.signal_name: not with publish",
+        ),
+        (
+            "notify = \"x\"\nbatch_only = false",
+            "action.batch_only: not with notify",
+        ),
+        ("cancel = 7\ndata = { }", "action.data: not with cancel"),
+        (
+            "signal = 7\nsignal_name = \"USR1\"\nargs = [ ]",
+            "action.args: not with signal",
+        ),
+        (
+            "update = 7\ntime = \"4h\"\njob_name = \"x\"",
+            "action.job_name: not with update",
+        ),
+        (
+            "retry = { time = \"x2\" }\nenvironment = { }",
+            "action.environment: not with retry",
+        ),
+        (
+            "submit = \"plot.sh\"\ndata = { }",
+            "action.data: not with submit",
+        ),
+        (
+            "retry = { time_max = \"1d\" }",
+            "action.retry.time_max: only with time",
+        ),
+        (
+            "retry = { memory = \"x2\" }",
+            "action.retry.memory: only with job.out_of_memory",
+        ),
+        (
+            "retry = { exit_codes = [75] }",
+            "action.retry.exit_codes: only with job.failed",
+        ),
+    ] {
+        let faults = rule(action).unwrap_err();
+        let key = format!("rule \"r\": {key}");
+        assert!(
+            matches!(&faults[..], [fault] if fault.starts_with(&key)),
+            "{key}: {faults:?}"
+        );
+    }
+    for (more, key) in [
+        ("[limits]\nmax_event_age = \"1h\"", "limits.max_event_age"),
+        ("allow_self = true", "allow_self"),
+        ("[action]\nretry = { }", "action.retry"),
+    ] {
+        let action = if more.starts_with("[action]") {
+            ""
+        } else {
+            "[action]\npublish = \"p\"\n"
+        };
+        let (before, after) = if more.starts_with('[') {
+            ("", more)
+        } else {
+            (more, "")
+        };
+        let rule = format!(
+            "name = \"r\"\nowner = \"alice\"\n{before}\n[on]\nmanual = true\n{action}{after}"
+        );
+        let faults = scripts.read(&rule).unwrap_err();
+        let key = format!("rule \"r\": {key}: only with on.types");
+        assert!(
+            matches!(&faults[..], [fault] if fault.starts_with(&key)),
+            "{key}: {faults:?}"
+        );
+    }
     for refused in [
         "approve = { }",
         "notify = \"x\"\ntime = \"4h\"",

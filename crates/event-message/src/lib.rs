@@ -4,7 +4,7 @@
 //! - [`mod@format`]: the requests of each format, and the meaning of their responses ([`outcome`]).
 //! - [`digest`]: the tasks of an array as a few messages; [`pairing`]: which messages wait for their cost; [`pending`]:
 //!   when a pending job is reported; [`schedule`]: when something planned is due.
-//! - [`redactor`]: removes secrets from recorded or displayed text; [`text`]: amounts and durations for people.
+//! - [`text`]: amounts and durations for people.
 //!
 //! Text from outside (names, paths, reasons) is stored unmodified; every layout escapes and truncates it. Everything is
 //! pure. Deliberately absent: IO, async, clocks, randomness, and which events somebody wants (`event-filter`).
@@ -21,7 +21,6 @@ pub mod message;
 pub mod outcome;
 pub mod pairing;
 pub mod pending;
-pub mod redactor;
 pub mod schedule;
 pub mod text;
 

@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::HeaderMap;
+use redactor::Redactor;
 use serde_json::Value;
 use url::Url;
 
 use super::slack_api::SlackExchange;
 use crate::outcome::{Outcome, RetryAfter};
-use crate::redactor::Redactor;
 
 /// Values stored from earlier responses of an endpoint, by key.
 pub type ProviderState = BTreeMap<String, String>;

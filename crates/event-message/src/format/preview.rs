@@ -1,12 +1,12 @@
 //! Previews: the requests of a delivery, without sending them.
 
+use redactor::{Redactor, Values};
 use serde::Serialize;
 use url::Url;
 use utoipa::ToSchema;
 
 use super::exchange::{Method, ProviderState, Response, Step, Unsendable};
 use super::{Content, Format};
-use crate::redactor::{Redactor, Values};
 
 /// Maximum requests of a format.
 const MAX_REQUESTS: usize = 5;

@@ -7,6 +7,7 @@ use std::{
     time::Duration,
 };
 
+use redactor::{Redactor, Values};
 use reqwest::{Client, header::HeaderValue, redirect::Policy};
 use secret_file::FileStamp;
 use serde_json::Value;
@@ -15,6 +16,8 @@ use crate::{Config, Error, RestUrl, error::excerpt, request_limits::RequestLimit
 
 /// More than the response for 25,000 jobs at 8 kB each (26.05; 10,000 were 92 MB).
 const MAX_BODY_BYTES: usize = 256 << 20;
+/// Longer answers are no error pages.
+const MAX_PAGE_BYTES: usize = 64 << 10;
 
 /// Sends requests to one slurmrestd.
 #[derive(Clone, Debug)]
@@ -22,8 +25,17 @@ pub(super) struct Http {
     config: Arc<Config>,
     /// The HTTP client, or why it could not be created.
     client: Result<Client, String>,
-    token: Arc<Mutex<Option<(FileStamp, HeaderValue)>>>,
+    token: Arc<Mutex<Option<Token>>>,
     limits: RequestLimits,
+}
+
+/// The content of the token file.
+#[derive(Clone, Debug)]
+struct Token {
+    stamp: FileStamp,
+    value: HeaderValue,
+    /// Removes it from answers.
+    redactor: Arc<Redactor>,
 }
 
 /// A response, whatever its status.
@@ -101,8 +113,10 @@ impl Http {
             Some(body) => client.post(target).json(body),
         };
         request = request.header("accept", "application/json");
-        if let Some(path) = &self.config.token_file {
-            request = request.header("x-slurm-user-token", self.token(path)?);
+        let token = self.config.token_file.as_deref();
+        let token = token.map(|path| self.token(path)).transpose()?;
+        if let Some(token) = &token {
+            request = request.header("x-slurm-user-token", token.value.clone());
             if let Some(user) = &self.config.rest_user {
                 request = request.header("x-slurm-user-name", user);
             }
@@ -112,7 +126,15 @@ impl Http {
         let mut body = Vec::new();
         loop {
             match response.chunk().await {
-                Ok(None) => return Ok(Reply { status, body }),
+                Ok(None) => {
+                    let body = match &token {
+                        Some(token) if status != 200 || body.len() <= MAX_PAGE_BYTES => {
+                            without(token, &body)
+                        }
+                        _ => body,
+                    };
+                    return Ok(Reply { status, body });
+                }
                 Ok(Some(_)) if body.len() > MAX_BODY_BYTES => {
                     return Err(Error::TooLarge { command });
                 }
@@ -128,14 +150,14 @@ impl Http {
     }
 
     /// The token, read again if its file has changed.
-    fn token(&self, path: &Path) -> Result<HeaderValue, Error> {
+    fn token(&self, path: &Path) -> Result<Token, Error> {
         let problem = |problem: String| Error::TokenFile {
             path: path.to_owned(),
             problem,
         };
         let mut known = self.token.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((then, token)) = known.as_ref()
-            && Some(*then) == FileStamp::of(path)
+        if let Some(token) = known.as_ref()
+            && Some(token.stamp) == FileStamp::of(path)
         {
             return Ok(token.clone());
         }
@@ -143,14 +165,27 @@ impl Http {
             secret_file::read_with_stamp(path).map_err(|error| problem(error.to_string()))?;
         let text = text.trim();
         let text = text.strip_prefix("SLURM_JWT=").unwrap_or(text);
-        let token = HeaderValue::from_str(text)
+        let value = HeaderValue::from_str(text)
             .ok()
             .filter(|_| !text.is_empty() && !text.contains(char::is_whitespace));
-        let mut token = token.ok_or_else(|| problem("it contains no token".to_owned()))?;
-        token.set_sensitive(true);
-        *known = Some((stamp, token.clone()));
+        let mut value = value.ok_or_else(|| problem("it contains no token".to_owned()))?;
+        value.set_sensitive(true);
+        let mut secrets = Values::default();
+        secrets.header(value.as_bytes());
+        let token = Token {
+            stamp,
+            value,
+            redactor: Arc::new(Redactor::new(secrets)),
+        };
+        *known = Some(token.clone());
         Ok(token)
     }
+}
+
+/// An answer without the token: a proxy before slurmrestd may answer with a page that repeats the request.
+fn without(token: &Token, body: &[u8]) -> Vec<u8> {
+    let text = String::from_utf8_lossy(body);
+    token.redactor.redact(&text).into_owned().into_bytes()
 }
 
 /// An error of the HTTP client with its causes, without the URL, which our own message has.

@@ -162,3 +162,39 @@ async fn the_token_is_read_again_when_its_file_changes() {
     fs::remove_file(&token).unwrap();
     assert!(matches!(slurm.ping().await, Err(Error::TokenFile { .. })));
 }
+
+/// A proxy before slurmrestd may answer with a page that repeats the request, as it is or encoded.
+#[tokio::test]
+async fn no_error_repeats_the_token() {
+    let token = "eyJhbGciOiJIUzI1NiJ9.eyJleHAiOjF9.c2lnbmF0dXJlLW9mLXRoZS10b2tlbg";
+    let encoded = token.replace('.', "%2E");
+    let pages = [
+        (403, format!("<pre>x-slurm-user-token: {token}</pre>")),
+        (502, format!("bad gateway for {encoded}")),
+        (500, format!("cut off: {}", &token[..40])),
+        (200, format!("sign in first, {token}")),
+        (
+            500,
+            format!(r#"{{"errors":[{{"error":"no {token}","error_number":1}}]}}"#),
+        ),
+    ];
+    for (status, page) in pages {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("token");
+        mesh_testkit::write_private(&file, token);
+        let answer = page.clone();
+        let (_, _, config) = server(dir.path(), move |head| match path(head) {
+            "/openapi.json" => ok("26.05/rest/openapi.json"),
+            _ => text(status, &answer),
+        });
+        let slurm = Slurm::new(Config {
+            token_file: Some(file),
+            ..config
+        });
+        let error = slurm.ping().await.unwrap_err();
+        let shown = format!("{error} {error:?}");
+        for part in token.split('.') {
+            assert!(!shown.contains(part), "{page}: {shown}");
+        }
+    }
+}

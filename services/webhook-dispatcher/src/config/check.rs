@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use crate::attempt::success::Codes;
 use event_filter::{Expression, Filter, TypePattern};
-use event_message::redactor::Redactor;
 use guarded_http::address::{self, parse_subnet};
 use ipnet::IpNet;
+use redactor::Redactor;
 use reqwest::header::{HeaderName, HeaderValue};
 use secrecy::ExposeSecret;
 use url::Url;

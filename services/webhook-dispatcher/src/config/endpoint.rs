@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use crate::attempt::success::Codes;
 use event_filter::Filter;
-use event_message::redactor::{Redactor, Values};
 use ipnet::IpNet;
+use redactor::{Redactor, Values};
 use reqwest::header::{HeaderName, HeaderValue};
 use serde_json::Value;
 use url::Url;

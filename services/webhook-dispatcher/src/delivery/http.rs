@@ -7,8 +7,8 @@ use std::time::Instant;
 use bytes::Bytes;
 use chrono::Utc;
 use event_message::format::{Method, Request, Response as Answer};
-use event_message::redactor::{Redactor, Values};
 use guarded_http::{Client, FailureKind, Network};
+use redactor::{Redactor, Values};
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use secrecy::ExposeSecret as _;
 

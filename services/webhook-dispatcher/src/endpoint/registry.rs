@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use chrono::{DateTime, Utc};
-use event_message::redactor::Redactor;
+use redactor::Redactor;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 

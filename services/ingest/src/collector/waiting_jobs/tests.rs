@@ -3,9 +3,12 @@ use std::time::Duration;
 
 use chrono::Utc;
 use mesh_bus::Bus;
+use mesh_events::Event;
+use mesh_events::catalogue::SLURM_EVENTS;
+use mesh_events::proto::mesh::event::v1::event::Payload;
 use mesh_runtime::Health;
 use mesh_testkit::NatsServer;
-use slurm_client::{ArrayTasks, JobRecord};
+use slurm_client::{AccountingRecord, ArrayTasks, JobRecord};
 use slurm_types::{JobId, JobState, UnixTime};
 use tokio_util::sync::CancellationToken;
 
@@ -267,4 +270,62 @@ async fn what_is_dropped_to_make_room_is_removed_from_the_bucket() {
     let kept = core.waiting.deferred.iter().count();
     // Every shard has lost some.
     assert_eq!((kept, core.dirty.len()), (1, 128));
+}
+
+#[tokio::test]
+async fn a_run_that_only_accounting_shows_continues_a_finished_one_that_was_requeued() {
+    let term = Term::begin().await;
+    let completed = JobRecord {
+        state: JobState::parse("COMPLETED"),
+        nodes: "n1".to_owned(),
+        start: Some(UnixTime::from_secs(110)),
+        end: Some(UnixTime::from_secs(120)),
+        restarts: 0,
+        ..held_record(100)
+    };
+    term.see(Cause::Poll(2), &completed).await;
+    let row = AccountingRecord {
+        job_id: JobId::new(7),
+        state: JobState::parse("COMPLETED"),
+        submit: Some(UnixTime::from_secs(200)),
+        start: Some(UnixTime::from_secs(210)),
+        end: Some(UnixTime::from_secs(220)),
+        nodes: "n1".to_owned(),
+        user: "alice".to_owned(),
+        ..AccountingRecord::default()
+    };
+    let later = Observation::from_accounting(CLUSTER, &row).unwrap();
+    let runs = std::slice::from_ref(&later);
+    let asked = term.collector.may_be_requeued(runs).await;
+    assert_eq!(asked, [JobId::new(7).unwrap()]);
+    let counted = JobRecord {
+        restarts: 1,
+        ..completed
+    };
+    // Of its earlier run, and of the later one.
+    for submit in [100, 200] {
+        let record = JobRecord {
+            submit: Some(UnixTime::from_secs(submit)),
+            ..counted.clone()
+        };
+        term.collector.restarts_counted(&[record]).await;
+        let left = term.collector.may_be_requeued(runs).await;
+        assert_eq!(left.is_empty(), submit == 200);
+    }
+    let readings = vec![TracedObservation::new(later)];
+    let absorbed = term.collector.absorb(&Cause::Accounting, readings);
+    absorbed.await.unwrap();
+    let jobs = "slurm.c.job.>".to_owned();
+    let mut stored = term.collector.bus.stored_messages(SLURM_EVENTS, jobs);
+    let messages = stored.next().await.unwrap();
+    let events = messages
+        .iter()
+        .map(|message| Event::from_bytes(&message.body).unwrap());
+    let causes: Vec<String> = events
+        .filter_map(|event| match event.payload {
+            Some(Payload::Job(job)) => Some(job.continues?.cause),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(causes, ["completed"]);
 }

@@ -1,7 +1,7 @@
-//! Redaction: no secret of an endpoint appears in recorded or displayed text, in whatever form a receiver echoes it.
+//! Redaction: no known secret appears in recorded or displayed text, in whatever form another program echoes it.
 //!
-//! A receiver, or a firewall in front of it, may echo the request, verbatim or encoded for its page. So every text
-//! from a receiver and every error is redacted before it reaches log, database, bus or API. An echo may be truncated.
+//! A receiver of webhooks, slurmrestd, or a firewall in front of them, may echo the request, verbatim or encoded for its page. So every text
+//! from there and every error is redacted before it reaches log, database, bus or API. An echo may be truncated.
 //! The beginning of a long secret is therefore sufficient, and everything that matches it is removed.
 
 mod forms;
@@ -23,7 +23,7 @@ const MIN_BYTES: usize = 4;
 /// Bytes of the beginning of a longer form that are sufficient for a match.
 const PREFIX_BYTES: usize = 16;
 
-/// Removes the secrets of one endpoint from texts. The search is built for the first text.
+/// Removes the secrets of one connection from texts. The search is built for the first text.
 #[derive(Default)]
 pub struct Redactor {
     values: Vec<Vec<u8>>,

@@ -123,7 +123,7 @@ impl PublishedTopics {
         Self(words.map(str::to_owned).collect())
     }
 
-    /// True if the topic was sent. Who was told that a job waits too long was told that it waits.
+    /// True if the topic was sent. That a job waits too long also says that it waits.
     pub fn has(&self, topic: &str) -> bool {
         let covers = |sent: &str| sent == topic || (topic == WAIT && sent == LATE);
         self.0.iter().any(|sent| covers(sent))

@@ -194,8 +194,8 @@ impl Collector {
             .entry(range.ids())
             .or_insert_with(|| AccountingWait::continued(Duration::ZERO, now));
         wait.answered(now);
-        (!wait.is_over(MAX_WAIT, now, &self.config))
-            .then(|| MAX_WAIT.saturating_sub(wait.waited(now)))
+        let left = wait.left(MAX_WAIT, now, &self.config);
+        (!left.is_zero()).then_some(left)
     }
 
     /// Ends the lookups of a range, with a gap about the runs in it that accounting lists as not ended.

@@ -89,14 +89,17 @@ fn notice_in(doorbell: &Doorbell) -> Result<Option<NodeNotice>, String> {
         return Ok(None);
     }
     let called_at = doorbell.called_at.as_ref().and_then(from_timestamp);
+    let called_at = called_at.ok_or("the spot notice has no time")?;
+    spot_notice::check_call(called_at, chrono::Utc::now())?;
     let text = doorbell.arguments.join(" ");
-    match spot_notice::parse(&text, called_at.unwrap_or_default()) {
+    match spot_notice::parse(&text, called_at) {
         Parsed::Nothing => Ok(None),
         Parsed::Unknown => Err("the text of the spot notice is of no known form".to_owned()),
         Parsed::Notice {
             notice,
             instance_id,
         } => {
+            notice.check_deadline()?;
             let nodes = match doorbell.nodes.as_str() {
                 "" | "-" if instance_id.is_empty() => {
                     return Err("the spot notice names neither a node nor an instance".to_owned());

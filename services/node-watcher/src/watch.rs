@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use crate::adapters::store::Store;
 use crate::config::Config;
 use crate::domain::downtimes::{apply_downtimes, skip_downtimes};
-use crate::domain::spot_notice::{self, NodeNotice};
+use crate::domain::spot_notice::{self, Notices};
 use crate::domain::{TrackedNode, absence, event};
 use crate::doorbells::{self, Doorbells, PollRequest};
 use crate::downtimes::DowntimeReader;
@@ -113,12 +113,13 @@ impl Watcher {
         let mut failures = 0;
         let mut before = Duration::ZERO;
         let mut requests: Vec<PollRequest> = Vec::new();
+        let mut notices = Notices::default();
         while !stop.is_cancelled() {
             while let Ok(request) = polls.try_recv() {
                 requests.push(request);
             }
-            let notices = requests.iter().filter_map(|request| request.notice.clone());
-            let notices: Vec<NodeNotice> = notices.collect();
+            let given = requests.iter().filter_map(|request| request.notice.clone());
+            notices.given = given.collect();
             let began = Instant::now();
             let (pause, after_ring) = match self
                 .poll_nodes(
@@ -126,7 +127,7 @@ impl Watcher {
                     &mut nodes,
                     &mut list,
                     &mut downtimes,
-                    &notices,
+                    &mut notices,
                     stop,
                 )
                 .await
@@ -190,7 +191,7 @@ impl Watcher {
         nodes: &mut BTreeMap<String, TrackedNode>,
         list: &mut NodeListPublisher,
         downtimes: &mut DowntimeReader,
-        notices: &[NodeNotice],
+        notices: &mut Notices,
         stop: &CancellationToken,
     ) -> Result<Duration, Error> {
         store.check().await?;

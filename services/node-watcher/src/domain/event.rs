@@ -4,7 +4,7 @@ use chrono::{DateTime, Utc};
 use mesh_events::proto::mesh::event::v1::event::Payload;
 use mesh_events::proto::mesh::event::v1::{Confidence, Entity, IdSource, Source};
 use mesh_events::proto::mesh::node::v1::{Node, NodeEvent, SpotNotice};
-use mesh_events::{Event, EventId, SCHEMA_VERSION, timestamp};
+use mesh_events::{Event, EventId, EventType, SCHEMA_VERSION, hooks, timestamp};
 use slurm_client::NodeRecord;
 use slurm_types::{NodeFlag, UnixTime};
 
@@ -17,6 +17,14 @@ pub fn of(cluster: &str, asked: &str, seen: &ObservedNode) -> Vec<Event> {
     let first = seen.after.n - seen.changes.len() as u64;
     let entity = format!("node/{}", seen.record.name);
     let numbered = seen.changes.iter().zip(first + 1..);
+    // Slurm knows nothing of a provider's notice.
+    let origin = |change: &super::NodeChange| {
+        if change.kind == EventType::NodePreempted && spot_notice::is_hooks_word(&change.cause) {
+            (Source::Hook, hooks::SPOT_NOTICE_HOOK, Confidence::Inferred)
+        } else {
+            (Source::Sweep, asked, Confidence::Observed)
+        }
+    };
     let event = |(change, n): (&super::NodeChange, u64)| Event {
         id: EventId::sampled(cluster, &entity, change.kind, n).to_string(),
         id_source: IdSource::sampled(n),
@@ -24,9 +32,9 @@ pub fn of(cluster: &str, asked: &str, seen: &ObservedNode) -> Vec<Event> {
         r#type: change.kind.to_string(),
         occurred_at: Some(timestamp(change.at)),
         observed_at: Some(timestamp(change.at)),
-        source: Source::Sweep.into(),
-        source_detail: asked.to_owned(),
-        confidence: Confidence::Observed.into(),
+        source: origin(change).0.into(),
+        source_detail: origin(change).1.to_owned(),
+        confidence: origin(change).2.into(),
         actor: change.cause.actor.clone(),
         entity: Some(Entity {
             kind: "node".to_owned(),

@@ -28,6 +28,17 @@ const GCP_NOTICE: TimeDelta = TimeDelta::seconds(30);
 /// How long after its deadline a notice is without effect on a node that still works.
 const RETENTION: TimeDelta = TimeDelta::minutes(10);
 
+/// How far the clock of a host may be ahead.
+const MAX_CLOCK_SKEW: TimeDelta = TimeDelta::seconds(60);
+/// Maximum age of a notice.
+const MAX_AGE: TimeDelta = TimeDelta::days(14);
+/// Maximum distance of a deadline from the call.
+const MAX_NOTICE: TimeDelta = TimeDelta::hours(24);
+/// Notices published in a minute, over all nodes: whoever has the hook's password can send as many as they like.
+const MAX_PER_MINUTE: u32 = 600;
+/// Start of the cause's source where a hook's word is all that there is.
+const HOOK_SOURCE: &str = "SpotNotice ";
+
 /// A notice about a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SpotNotice {
@@ -39,6 +50,9 @@ pub struct SpotNotice {
     pub deadline: Option<DateTime<Utc>>,
     /// When the hook was called.
     pub noticed_at: DateTime<Utc>,
+    /// When it was published, by our own clock: the hook chooses the other times.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub published_at: Option<DateTime<Utc>>,
 }
 
 /// What a text of a provider says.
@@ -75,6 +89,7 @@ pub fn parse(text: &str, noticed_at: DateTime<Utc>) -> Parsed {
         action: action.to_owned(),
         deadline,
         noticed_at,
+        published_at: None,
     };
     let of_instance = |notice, instance_id: &str| Parsed::Notice {
         notice,
@@ -82,7 +97,7 @@ pub fn parse(text: &str, noticed_at: DateTime<Utc>) -> Parsed {
     };
     let text = text.trim();
     if text.eq_ignore_ascii_case("TRUE") {
-        let deadline = Some(noticed_at + GCP_NOTICE);
+        let deadline = noticed_at.checked_add_signed(GCP_NOTICE);
         return of_instance(notice("gcp", "preempt", deadline), "");
     }
     if text.is_empty() || text.eq_ignore_ascii_case("FALSE") {
@@ -110,7 +125,7 @@ pub fn parse(text: &str, noticed_at: DateTime<Utc>) -> Parsed {
         }
         let detail = &value["detail"];
         let action = detail["instance-action"].as_str().unwrap_or("terminate");
-        let deadline = rfc3339(&value["time"]).map(|time| time + AWS_NOTICE);
+        let deadline = rfc3339(&value["time"]).and_then(|time| time.checked_add_signed(AWS_NOTICE));
         let instance_id = detail["instance-id"].as_str().unwrap_or_default();
         return of_instance(notice("aws", action, deadline), instance_id);
     }
@@ -124,7 +139,76 @@ pub fn parse(text: &str, noticed_at: DateTime<Utc>) -> Parsed {
     }
 }
 
+/// Checks the time of the call.
+///
+/// # Errors
+/// If it is not plausible.
+pub fn check_call(called: DateTime<Utc>, now: DateTime<Utc>) -> Result<(), &'static str> {
+    if called - now > MAX_CLOCK_SKEW {
+        return Err("the time of the spot notice is in the future; are the clocks right?");
+    }
+    if now - called > MAX_AGE {
+        return Err("the spot notice is more than 14 days old; are the clocks right?");
+    }
+    Ok(())
+}
+
+/// True if only a hook says that the provider reclaims the node.
+pub fn is_hooks_word(cause: &Cause) -> bool {
+    cause.source.starts_with(HOOK_SOURCE)
+}
+
+/// Counts the notices of a minute.
+#[derive(Debug, Default)]
+pub struct NoticeLimit {
+    minute: i64,
+    used: u32,
+}
+
+impl NoticeLimit {
+    fn take(&mut self, now: DateTime<Utc>) -> bool {
+        let minute = now.timestamp().div_euclid(60);
+        if self.minute != minute {
+            *self = Self { minute, used: 0 };
+        }
+        self.used += 1;
+        self.used <= MAX_PER_MINUTE
+    }
+}
+
+/// Notices for the next poll.
+#[derive(Debug, Default)]
+pub struct Notices {
+    /// What doorbells brought.
+    pub given: Vec<NodeNotice>,
+    /// Bounds what is published of them.
+    pub limit: NoticeLimit,
+}
+
 impl SpotNotice {
+    /// Checks that the deadline is near the call.
+    ///
+    /// # Errors
+    /// If it is not.
+    pub fn check_deadline(&self) -> Result<(), &'static str> {
+        match self.deadline {
+            Some(deadline) if (deadline - self.noticed_at).abs() > MAX_NOTICE => {
+                Err("the deadline of the spot notice is more than 24 hours from the call")
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// True if it is without effect now.
+    fn is_over(&self, now: DateTime<Utc>) -> bool {
+        now - self.deadline.unwrap_or(self.noticed_at) > RETENTION && !self.is_recent(now)
+    }
+
+    /// True if it was published a short time ago: no other one of the node is published until later.
+    fn is_recent(&self, now: DateTime<Utc>) -> bool {
+        self.published_at.is_some_and(|at| now - at < RETENTION)
+    }
+
     /// True if both are the same notice, read twice: metadata of Compute Engine has no time of its own.
     fn repeats(&self, other: &Self) -> bool {
         self.provider == other.provider
@@ -134,7 +218,7 @@ impl SpotNotice {
 
     /// The cause of a node that is gone after this notice.
     fn cause(&self) -> Cause {
-        Cause::system("spot_preempted", &self.provider)
+        Cause::system("spot_preempted", &format!("{HOOK_SOURCE}{}", self.provider))
     }
 
     /// The cause of a node's stage. A node that does not answer after a notice was reclaimed.
@@ -153,7 +237,12 @@ impl SpotNotice {
 }
 
 /// Adds the notices to the nodes of an answer, each once, and removes those that came to nothing. Returns the nodes with a new one.
-pub fn apply(seen: &mut [ObservedNode], notices: &[NodeNotice], now: DateTime<Utc>) -> Vec<String> {
+pub fn apply(seen: &mut [ObservedNode], notices: &mut Notices, now: DateTime<Utc>) -> Vec<String> {
+    let Notices {
+        given: notices,
+        limit,
+    } = notices;
+    let mut refused = 0_u32;
     let mut noticed = Vec::new();
     let by_name: BTreeMap<&str, &SpotNotice> = notices
         .iter()
@@ -165,11 +254,11 @@ pub fn apply(seen: &mut [ObservedNode], notices: &[NodeNotice], now: DateTime<Ut
         })
         .collect();
     for node in seen {
-        if node.after.lifecycle == Lifecycle::Active {
-            let is_over = |notice: &SpotNotice| {
-                now - notice.deadline.unwrap_or(notice.noticed_at) > RETENTION
-            };
-            node.after.notice.take_if(|notice| is_over(notice));
+        // What the provider's reason has said already, or a notice explains.
+        let is_gone = node.after.lifecycle != Lifecycle::Active
+            && cause::is_preemption(&Cause::system(&node.after.cause, ""));
+        if !is_gone {
+            node.after.notice.take_if(|notice| notice.is_over(now));
         }
         let instance = &node.after.instance_id;
         let of_instance = || {
@@ -188,14 +277,18 @@ pub fn apply(seen: &mut [ObservedNode], notices: &[NodeNotice], now: DateTime<Ut
             .after
             .notice
             .as_ref()
-            .is_some_and(|known| known.repeats(notice));
-        // What the provider's reason has said already.
-        let is_gone = node.after.lifecycle != Lifecycle::Active
-            && cause::is_preemption(&Cause::system(&node.after.cause, ""));
+            .is_some_and(|known| known.is_recent(now) || known.repeats(notice));
         if is_known || is_gone {
             continue;
         }
-        node.after.notice = Some(notice.clone());
+        if !limit.take(now) {
+            refused += 1;
+            continue;
+        }
+        node.after.notice = Some(SpotNotice {
+            published_at: Some(now),
+            ..notice.clone()
+        });
         node.after.n += 1;
         node.changes.push(NodeChange {
             kind: EventType::NodePreempted,
@@ -204,6 +297,12 @@ pub fn apply(seen: &mut [ObservedNode], notices: &[NodeNotice], now: DateTime<Ut
             at: now,
         });
         noticed.push(node.record.name.clone());
+    }
+    if refused > 0 {
+        tracing::warn!(
+            refused,
+            "more than {MAX_PER_MINUTE} spot notices in a minute: these are not published"
+        );
     }
     noticed
 }

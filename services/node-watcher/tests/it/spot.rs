@@ -1,5 +1,6 @@
 //! Notices of a cloud provider.
 
+use mesh_events::proto::mesh::event::v1::{Confidence, Source};
 use mesh_events::proto::mesh::hook::v1::Doorbell;
 use mesh_events::{hooks, subject, timestamp};
 use mesh_testkit::{NatsServer, wait_until};
@@ -47,7 +48,10 @@ async fn a_notice_is_published_once_with_the_jobs_on_the_node_and_explains_its_e
             .await
             .unwrap();
     };
-    let notice = r#"{"action": "terminate", "time": "2099-11-26T08:22:00Z"}"#;
+    let deadline = chrono::Utc::now() + chrono::TimeDelta::minutes(2);
+    let time = deadline.format("%Y-%m-%dT%H:%M:%SZ");
+    let notice = format!(r#"{{"action": "terminate", "time": "{time}"}}"#);
+    let notice = notice.as_str();
     // A recommendation and an empty answer of the metadata are no notices.
     ring("1", "n1", r#"{"noticeTime": "2099-11-26T08:20:00Z"}"#).await;
     ring("2", "n1", notice).await;
@@ -58,7 +62,19 @@ async fn a_notice_is_published_once_with_the_jobs_on_the_node_and_explains_its_e
         (published.provider.as_str(), published.action.as_str()),
         ("aws", "terminate")
     );
-    assert_eq!(published.deadline.as_ref().unwrap().seconds, 4_099_364_520);
+    assert_eq!(
+        published.deadline.as_ref().unwrap().seconds,
+        deadline.timestamp()
+    );
+    // Slurm has not said it.
+    assert_eq!(
+        (
+            preempted.confidence(),
+            preempted.source(),
+            preempted.source_detail.as_str()
+        ),
+        (Confidence::Inferred, Source::Hook, "SpotNotice")
+    );
     let local = chrono::NaiveDateTime::parse_from_str(&submitted, "%Y-%m-%dT%H:%M:%S").unwrap();
     let time = local.and_local_timezone(chrono::Local).earliest().unwrap();
     let run = format!("job/{job}/{}", time.timestamp());

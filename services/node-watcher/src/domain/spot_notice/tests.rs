@@ -88,6 +88,7 @@ fn lived(answers: &[(&str, &str, Option<&str>)]) -> Vec<String> {
     let mut known = BTreeMap::<String, TrackedNode>::new();
     let mut events = Vec::new();
     let mut now = time(CALLED);
+    let mut limit = NoticeLimit::default();
     for (state, reason, notice) in answers {
         now += TimeDelta::seconds(20);
         let notices: Vec<NodeNotice> = notice
@@ -109,7 +110,12 @@ fn lived(answers: &[(&str, &str, Option<&str>)]) -> Vec<String> {
             .into_iter()
             .collect();
         let mut seen = confirm_absence(&known, false, vec![record(state, reason)], now);
-        apply(&mut seen, &notices, now);
+        let mut notices = Notices {
+            given: notices,
+            limit,
+        };
+        apply(&mut seen, &mut notices, now);
+        limit = notices.limit;
         for node in seen {
             let changes = node.changes.iter();
             events.extend(
@@ -176,4 +182,46 @@ fn a_node_that_stays_is_not_explained_by_an_old_notice() {
         events,
         ["active ", "preempted spot_preempted", "down unreachable"]
     );
+}
+
+#[test]
+fn forged_notices_of_one_node_give_one_event() {
+    let texts: Vec<String> = (0..28)
+        .map(|n| format!(r#"{{"action": "terminate", "time": "2026-11-26T09:{n:02}:00Z"}}"#))
+        .collect();
+    let mut answers = vec![("IDLE+CLOUD", "", None)];
+    answers.extend(
+        texts
+            .iter()
+            .map(|text| ("IDLE+CLOUD", "", Some(text.as_str()))),
+    );
+    assert_eq!(lived(&answers), ["active ", "preempted spot_preempted"]);
+}
+
+#[test]
+fn times_out_of_range_are_refused() {
+    let now = time(CALLED);
+    let called = |after: TimeDelta| check_call(now + after, now).is_ok();
+    assert!(called(TimeDelta::seconds(59)) && called(TimeDelta::days(-13)));
+    assert!(!called(TimeDelta::seconds(61)) && !called(TimeDelta::days(-15)));
+    let near = |text: &str, at| match parse(text, at) {
+        Parsed::Notice { notice, .. } => notice.check_deadline().is_ok(),
+        other => panic!("{other:?}"),
+    };
+    assert!(near(NOTICE.unwrap(), now));
+    assert!(!near(
+        r#"{"action": "terminate", "time": "2099-01-01T00:00:00Z"}"#,
+        now
+    ));
+    // The end of chrono's range.
+    assert!(near("TRUE", DateTime::<Utc>::MAX_UTC));
+}
+
+#[test]
+fn notices_of_a_minute_are_limited() {
+    let now = time(CALLED);
+    let mut limit = NoticeLimit::default();
+    let taken = (0..2_000).filter(|_| limit.take(now)).count();
+    assert_eq!(taken, MAX_PER_MINUTE as usize);
+    assert!(limit.take(now + TimeDelta::minutes(1)));
 }

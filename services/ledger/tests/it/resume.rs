@@ -219,7 +219,9 @@ async fn is_resumed(database: Database, rotation: Rotation) {
         .post("/v1/ledger/resume", &json!({}))
         .await
         .unwrap();
-    assert_eq!(restored["from"], restored["to"], "{restored}");
+    // Nothing is missing. Entries of the recovery itself may have come after the newest checkpoint.
+    let (from, to) = (restored["from"].as_u64(), restored["to"].as_u64());
+    assert!(from >= to && to >= Some(421), "{restored}");
     lost.process.kill();
 
     let (before, after) = (ids(&lost.database).await, ids(&lost.backup).await);

@@ -50,6 +50,7 @@ pub use self::usage_backlog::DueUsageLookup;
 use self::usage_backlog::UsageBacklog;
 pub use self::waiting_jobs::{StoredJob, WaitingJobs};
 use crate::Error;
+use crate::adapters::fenced::NO_TIMEOUT;
 use crate::adapters::store::{Meta, Store};
 use crate::config::Config;
 use crate::domain::{Observation, Owner, RunStore};
@@ -164,8 +165,10 @@ impl Collector {
         condition: Condition,
         shutdown: CancellationToken,
     ) -> Result<Self, Error> {
-        let (store, mut loaded) = Store::load(&bus, cluster, condition.clone(), &shutdown).await?;
+        let (mut store, mut loaded) =
+            Store::load(&bus, cluster, condition.clone(), &shutdown).await?;
         let now = Utc::now().timestamp();
+        let is_new = loaded.meta.is_none();
         let mut meta = loaded.meta.unwrap_or_else(|| Meta {
             capture_since: now,
             watermark: now,
@@ -174,6 +177,10 @@ impl Collector {
         capture::count_outbox(&mut meta, &loaded.outbox);
         let republished = loaded.outbox.len();
         bus.publish_all(loaded.outbox, &shutdown).await?;
+        if is_new {
+            // Else a start after a kill during the very first poll would take what was submitted meanwhile for older than capture.
+            store.write_meta(&meta, &[], NO_TIMEOUT).await?;
+        }
         let published = meta.published;
         let run_store = &mut loaded.run_store;
         let dirty = published::restore_published(

@@ -109,7 +109,11 @@ mod tests {
     use mesh_testkit::{NatsServer, wait_for};
     use pbjson_types::Timestamp;
 
+    use std::sync::Arc;
+
     use super::*;
+    use crate::collector::Collector;
+    use crate::identity::IdentityResolver;
 
     const RETENTION: Duration = Duration::from_secs(3_600);
 
@@ -141,6 +145,31 @@ mod tests {
             })),
             ..Event::default()
         }
+    }
+
+    #[tokio::test]
+    async fn a_kill_during_the_first_poll_does_not_move_the_beginning_of_capture() {
+        let nats = NatsServer::start().await;
+        let config = Config {
+            url: nats.url(),
+            ..Config::default()
+        };
+        let began = Utc::now().timestamp();
+        let mut since = Vec::new();
+        for _ in 0..2 {
+            let bus = Bus::connect(&config, "admin").await.unwrap();
+            let shutdown = CancellationToken::new();
+            bus.ready(&shutdown).await.unwrap();
+            let settings = Arc::new(crate::config::Config::default());
+            let identities = Arc::new(IdentityResolver::new(None, &settings.identity));
+            let condition = Health::default().condition("ingest.state");
+            let loaded =
+                Collector::load(bus, "c", false, settings, identities, condition, shutdown);
+            let meta = loaded.await.unwrap().core().await.meta.clone();
+            since.push(meta.capture_since);
+            tokio::time::sleep(Duration::from_millis(1_100)).await;
+        }
+        assert!(since[0] >= began && since[0] == since[1], "{since:?}");
     }
 
     #[tokio::test(flavor = "multi_thread")]

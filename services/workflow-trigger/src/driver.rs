@@ -31,7 +31,7 @@ use crate::adapters::store::Store;
 use crate::config::Config;
 use crate::domain::action::PlannedAction;
 use crate::domain::index::Rules;
-use crate::domain::intent::{Intent, IntentState, Lane};
+use crate::domain::intent::{Backend, Intent, IntentState};
 use crate::domain::notice;
 use crate::domain::source::PUBLISHED;
 use crate::error::Error;
@@ -74,10 +74,10 @@ impl Planned {
         self.bus.notify_one();
     }
 
-    async fn notified(&self, lane: Lane) {
-        match lane {
-            Lane::Slurm => self.slurm.notified().await,
-            Lane::Bus => self.bus.notified().await,
+    async fn notified(&self, backend: Backend) {
+        match backend {
+            Backend::Slurm => self.slurm.notified().await,
+            Backend::Bus => self.bus.notified().await,
         }
     }
 }
@@ -92,10 +92,10 @@ pub(crate) enum Step {
 
 impl Driver {
     /// Drives runs until shutdown.
-    pub async fn run(&self, lane: Lane, shutdown: &CancellationToken) {
-        let max = match lane {
-            Lane::Slurm => MAX_SLURM,
-            Lane::Bus => MAX_BUS,
+    pub async fn run(&self, backend: Backend, shutdown: &CancellationToken) {
+        let max = match backend {
+            Backend::Slurm => MAX_SLURM,
+            Backend::Bus => MAX_BUS,
         };
         let mut running = FuturesUnordered::new();
         let mut next_start = Instant::now();
@@ -104,7 +104,7 @@ impl Driver {
             let claimed = match shutdown.is_cancelled() || free == 0 {
                 true => Ok(Vec::new()),
                 false => {
-                    let claiming = self.store.claim(lane, free as u32, Utc::now());
+                    let claiming = self.store.claim(backend, free as u32, Utc::now());
                     alongside(&mut running, claiming).await
                 }
             };
@@ -132,18 +132,18 @@ impl Driver {
                 while running.next().await.is_some() {}
                 return;
             }
-            let wait = alongside(&mut running, self.until_due(lane)).await;
+            let wait = alongside(&mut running, self.until_due(backend)).await;
             tokio::select! {
                 () = shutdown.cancelled() => {}
-                () = self.planned.notified(lane), if running.len() < max => {}
+                () = self.planned.notified(backend), if running.len() < max => {}
                 Some(()) = running.next() => {}
                 () = tokio::time::sleep(wait) => {}
             }
         }
     }
 
-    async fn until_due(&self, lane: Lane) -> Duration {
-        match self.store.next_due(lane, Utc::now()).await {
+    async fn until_due(&self, backend: Backend) -> Duration {
+        match self.store.next_due(backend, Utc::now()).await {
             Ok(Some(due)) => {
                 let wait = (due - Utc::now()).to_std().unwrap_or(Duration::ZERO);
                 // Not zero: all permits may be in use.

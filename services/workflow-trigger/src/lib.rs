@@ -46,7 +46,7 @@ use tokio_util::sync::CancellationToken;
 use adapters::store::Store;
 use config::Config;
 use domain::index::Rules;
-use domain::intent::Lane;
+use domain::intent::Backend;
 use driver::{Driver, Planned};
 use handlers::EventEvaluator;
 use recovery::Recovery;
@@ -275,8 +275,8 @@ impl WorkflowTrigger {
             Box::pin(consume),
             Box::pin(consume_incoming),
             Box::pin(scheduler.run(&shutdown)),
-            Box::pin(driver.run(Lane::Slurm, &shutdown)),
-            Box::pin(driver.run(Lane::Bus, &shutdown)),
+            Box::pin(driver.run(Backend::Slurm, &shutdown)),
+            Box::pin(driver.run(Backend::Bus, &shutdown)),
             driver.follow_approvers(&shutdown),
             driver.cancel_copies(&shutdown),
             outbox::run(&store, &bus, &recorded, &shutdown),

@@ -167,6 +167,7 @@ mod tests {
                 Collector::load(bus, "c", false, settings, identities, condition, shutdown);
             let meta = loaded.await.unwrap().core().await.meta.clone();
             since.push(meta.capture_since);
+            // The next start is in another second, so that a new beginning would differ.
             tokio::time::sleep(Duration::from_millis(1_100)).await;
         }
         assert!(since[0] >= began && since[0] == since[1], "{since:?}");

@@ -11,7 +11,7 @@ use slurm_types::JobId;
 use super::store::{Store, rule_id};
 use crate::domain::action::PlannedAction;
 use crate::domain::approval::RunApproval;
-use crate::domain::intent::{Cause, Chain, Intent, IntentState, Lane};
+use crate::domain::intent::{Backend, Cause, Chain, Intent, IntentState};
 use crate::domain::rule::RuleId;
 use crate::error::Error;
 
@@ -45,7 +45,7 @@ impl Store {
     /// If the database refuses.
     pub async fn claim(
         &self,
-        lane: Lane,
+        backend: Backend,
         limit: u32,
         now: DateTime<Utc>,
     ) -> Result<Vec<Intent>, Error> {
@@ -64,7 +64,7 @@ impl Store {
             .push(" OR claimed_until > ")
             .bind(until)
             .push(") AND ");
-        let sql = has_turn(of_lane(sql, lane), now)
+        let sql = has_turn(of_backend(sql, backend), now)
             .push(" ORDER BY next_at LIMIT ")
             .bind(limit)
             .either(")", " FOR UPDATE SKIP LOCKED)")
@@ -86,7 +86,7 @@ impl Store {
     /// If the database refuses.
     pub async fn next_due(
         &self,
-        lane: Lane,
+        backend: Backend,
         now: DateTime<Utc>,
     ) -> Result<Option<DateTime<Utc>>, Error> {
         const ACTION: &str = "read the next run";
@@ -94,7 +94,7 @@ impl Store {
         let sql = Sql::new(
             "SELECT MIN(CASE WHEN claimed_until > next_at THEN claimed_until ELSE next_at END) AS due FROM intents WHERE next_at IS NOT NULL AND ",
         );
-        let sql = has_turn(of_lane(sql, lane), now);
+        let sql = has_turn(of_backend(sql, backend), now);
         let rows = self.database.rows(ACTION, &sql).await?;
         let due = rows.first().map(|row| row.get::<Option<i64>>("due"));
         let due = due.transpose().map_err(Error::database(ACTION))?;
@@ -224,10 +224,10 @@ impl Store {
 }
 
 /// Only the bus is needed by what waits for approval, publishes or notifies.
-fn of_lane(sql: Sql, lane: Lane) -> Sql {
-    sql.push(match lane {
-        Lane::Bus => "(state = 'approval' OR (starts_job = 0 AND job_id IS NULL)) AND ",
-        Lane::Slurm => "state <> 'approval' AND (starts_job = 1 OR job_id IS NOT NULL) AND ",
+fn of_backend(sql: Sql, backend: Backend) -> Sql {
+    sql.push(match backend {
+        Backend::Bus => "(state = 'approval' OR (starts_job = 0 AND job_id IS NULL)) AND ",
+        Backend::Slurm => "state <> 'approval' AND (starts_job = 1 OR job_id IS NOT NULL) AND ",
     })
 }
 

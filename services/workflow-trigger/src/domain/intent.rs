@@ -93,7 +93,7 @@ impl IntentState {
 
 /// What a run needs next. Each has slots of its own: while one is away, the runs of the other go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lane {
+pub enum Backend {
     /// Slurm: for jobs.
     Slurm,
     /// The bus: for messages, and to ask approvers.

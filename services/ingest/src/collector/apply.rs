@@ -185,7 +185,7 @@ impl Collector {
         } else {
             None
         };
-        if poll.is_some() {
+        if poll.is_some() || observation.record == Record::Accounting {
             core.note_id(&observation);
         }
         let open = core.lookups.get(&observation.raw_id);

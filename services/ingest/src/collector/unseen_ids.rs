@@ -122,22 +122,27 @@ impl UnseenWaits {
     }
 }
 
-/// Returns the job if the observation shows when it got its id. A requeued job keeps its id, and an array task gets one long after its
+/// Returns the job if the observation may show when it got its id. A requeued job keeps its id, and an array task gets one long after its
 /// submit time.
 fn newest(observation: &Observation) -> Option<Newest> {
-    let fresh = observation.record == Record::Controller
-        && observation.restarts == Some(0)
+    let may_be_fresh = observation.restarts.is_none_or(|restarts| restarts == 0)
         && observation.entity != EntityKind::Task;
-    fresh.then_some(Newest {
+    may_be_fresh.then_some(Newest {
         submit: observation.run.submit_time,
         id: observation.raw_id,
     })
 }
 
 impl Core {
-    /// Records a job that a poll shows.
+    /// Records a job that a poll shows. Until a poll has shown one, a job of accounting counts. Accounting does not say whether it was
+    /// requeued; then its id is lower than those of its time, and more ids than necessary are compared with the known ones.
     pub(super) fn note_id(&mut self, observation: &Observation) {
-        self.newest = self.newest.max(newest(observation));
+        let by_poll = observation.record == Record::Controller;
+        let is_first = self.meta.newest.or(self.newest).is_none()
+            && observation.run.submit_time >= self.meta.capture_since;
+        if by_poll || is_first {
+            self.newest = self.newest.max(newest(observation));
+        }
     }
 
     /// Records at the end of a poll which ids it should have shown, and returns them if any is unknown. Too many are not recorded.

@@ -19,8 +19,13 @@ static CLUSTER: Mutex<Option<Cluster>> = Mutex::const_new(None);
 /// A cluster whose slurmctld purges ended jobs after seconds instead of five minutes, for one test at a time.
 async fn forgetful() -> MutexGuard<'static, Option<Cluster>> {
     let mut cluster = CLUSTER.lock().await;
-    if cluster.is_none() {
-        *cluster = Some(Cluster::up(&[("MINJOBAGE", "2")]).await);
+    match cluster.as_ref() {
+        // A test that failed leaves jobs.
+        Some(used) => {
+            used.run("root", &["scancel", "--user=alice"]).await;
+            wait_all_purged(used).await;
+        }
+        None => *cluster = Some(Cluster::up(&[("MINJOBAGE", "2")]).await),
     }
     cluster
 }
@@ -287,6 +292,36 @@ async fn jobs_that_never_became_eligible_are_looked_up_by_missing_ids() {
         mesh.wait_history(job, "submitted cancelled").await;
         assert_eq!(mesh.of_job(job)[1].actor.clone().unwrap().user, "alice");
     }
+    mesh.assert_no_duplicates();
+    ingest.stop().await;
+}
+
+/// Polls show the jobs before and after it, or accounting alone shows the one before.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_missing_id_after_a_job_that_no_poll_has_shown_is_looked_up() {
+    let cluster = forgetful().await;
+    let cluster = cluster.as_ref().unwrap();
+    let mesh = Mesh::start().await;
+    let stand_in = StandIn::new(cluster);
+    let settings = format!("{FAST}\ncatch_up_threshold = \"3s\"");
+    let ingest = mesh.ingest_through(&stand_in, cluster, &settings).await;
+    let ingest = ingest.ready().await;
+    stand_in.override_output("squeue", "exit 1");
+    let before = cluster.sbatch(&[], "true").await;
+    wait_all_purged(cluster).await;
+    stand_in.truth("squeue");
+    mesh.wait_history(before, "submitted started completed")
+        .await;
+    ingest.stop().await;
+    // Accounting does not list it by time.
+    let held = cluster.sbatch(&["--hold"], "true").await;
+    cluster.run("alice", &["scancel", &held.to_string()]).await;
+    wait_all_purged(cluster).await;
+    let ingest = mesh.ingest(cluster, &settings).await.ready().await;
+    let after = cluster.sbatch(&[], "sleep 1").await;
+    mesh.wait_history(after, "submitted started completed")
+        .await;
+    mesh.wait_history(held, "submitted cancelled").await;
     mesh.assert_no_duplicates();
     ingest.stop().await;
 }

@@ -1,7 +1,7 @@
 //! Ends that accounting has overwritten: its row of a finished job that was requeued has state REQUEUED (22.05 and 24.11).
 //!
 //! The steps of a run show whether its row was overwritten. How the run ended, only its doorbell reports. Since an end is published once,
-//! ingest waits for that doorbell.
+//! ingest waits for that doorbell. One that comes later corrects the end.
 
 use std::collections::HashSet;
 
@@ -33,7 +33,7 @@ pub struct BatchStepEnds<'a, S = Slurm> {
 
 impl<S: JobQueries> BatchStepEnds<'_, S> {
     /// Completes requeued runs with their own ends. `reported` are the ends from doorbells. A run whose doorbell may still arrive stays
-    /// open, with the end that its steps show.
+    /// open, with the end that its steps show. A run whose end was inferred and published is completed only by its doorbell.
     ///
     /// # Errors
     /// On shutdown.
@@ -45,13 +45,16 @@ impl<S: JobQueries> BatchStepEnds<'_, S> {
         let CompletedRuns { runs, mut open } = completed;
         let (unconfirmed, mut runs): (Vec<Observation>, Vec<Observation>) = {
             let core = self.collector.core().await;
-            let is_published = |run: &Observation| {
+            let is_due = |run: &Observation| {
                 let known = core.run_store.get(&run_of(&core.run_store, run));
-                !self.republish && known.is_some_and(|known| known.over())
+                let is_reported = reported.iter().any(|end| end.run == run.run);
+                match known.filter(|known| known.end_kind().is_some()) {
+                    Some(known) if !self.republish => is_reported && !known.has_certain_end(),
+                    _ => true,
+                }
             };
-            runs.into_iter().partition(|run| {
-                run.requeued && run.base.is_none() && run.allocated && !is_published(run)
-            })
+            runs.into_iter()
+                .partition(|run| run.requeued && run.base.is_none() && run.allocated && is_due(run))
         };
         let jobs: HashSet<JobRef> = unconfirmed.iter().filter_map(job_of).collect();
         if jobs.is_empty() {
@@ -72,6 +75,11 @@ impl<S: JobQueries> BatchStepEnds<'_, S> {
             return Ok(in_order(runs, open));
         };
         let steps = usages(&self.collector.cluster, &records);
+        let core = self.collector.core().await;
+        let is_published = |run: &Observation| {
+            let known = core.run_store.get(&run_of(&core.run_store, run));
+            !self.republish && known.is_some_and(|known| known.end_kind().is_some())
+        };
         for run in unconfirmed {
             let observations = steps.iter().map(|settled| &settled.observation);
             let own = observations
@@ -82,7 +90,8 @@ impl<S: JobQueries> BatchStepEnds<'_, S> {
             match (own, end) {
                 (_, Some(end)) => runs.push(run.completed_by(end, false)),
                 (Some(own), None)
-                    if own.is_before_requeue(&run) || own.may_be_before_requeue(&run) =>
+                    if !is_published(&run)
+                        && (own.is_before_requeue(&run) || own.may_be_before_requeue(&run)) =>
                 {
                     open.push(Observation {
                         own_end: Some(own),

@@ -56,7 +56,7 @@ impl<S: JobQueries> ExitCodeReader<'_, S> {
                         || !core
                             .run_store
                             .get(&run.run)
-                            .is_some_and(|known| known.over()))
+                            .is_some_and(|known| known.end_kind().is_some()))
             })
         };
         let ids: BTreeSet<JobId> = lacking

@@ -43,7 +43,7 @@ pub enum Confirmation {
     Known,
     /// The run's record is about to change, and does not confirm the end so far.
     Open,
-    /// No available record knows the run.
+    /// No available record knows the run, or its published end is inferred.
     UnknownRun,
     /// A record shows that the run continues, or that it cannot have ended this way.
     Contradicted,
@@ -72,8 +72,12 @@ pub fn confirm(
     let run = run_of(run_store, end);
     let known = run_store.get(&run).filter(|known| !known.hook_only);
     let Some(record) = found.iter().find(|record| record.run == end.run) else {
-        if known.is_some_and(RunState::over) {
+        if known.is_some_and(RunState::has_certain_end) {
             return Confirmation::Known;
+        }
+        if known.is_some_and(|known| known.end_kind().is_some()) {
+            // What was inferred, only accounting can confirm or correct.
+            return Confirmation::UnknownRun;
         }
         return of_earlier_run(found, known, owner(&run).as_ref(), end);
     };

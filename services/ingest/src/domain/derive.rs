@@ -289,7 +289,8 @@ fn cancelled_tasks(tracked: &mut RunState, observation: &Observation) -> Option<
     }
 }
 
-/// Corrects an end that was inferred or reported by a hook, if a record contradicts it. Nothing else about an ended run is news.
+/// Corrects an end that was inferred or reported by a hook, if a record contradicts it. A doorbell corrects only what was inferred, and only
+/// if the records confirm it. After a gap, any end is published. Nothing else about an ended run is news.
 fn correct(
     run: &RunKey,
     next: &mut RunState,
@@ -308,10 +309,12 @@ fn correct(
     let Some(kind) = observation.end_kind() else {
         return;
     };
-    if inferred || observation.ended_by_hook {
+    let is_inferred = inferred || observation.end_is_inferred;
+    let is_confirmed = !inferred && (!observation.ended_by_hook || was_inferred && !is_inferred);
+    if event.is_some() && !is_confirmed {
         return;
     }
-    next.hook_only = false;
+    next.hook_only &= inferred;
     // 22.05 and 24.11 overwrite the row of a finished run that is requeued.
     let was_overwritten = kind == EventType::JobRequeued && observation.end > Some(at);
     let has_own_end = observation
@@ -320,14 +323,17 @@ fn correct(
     if was_overwritten && (next.ended_by_hook || has_own_end) {
         return;
     }
-    let was_ended_by_hook = std::mem::take(&mut next.ended_by_hook);
+    let is_by_hook = observation.ended_by_hook && !inferred;
+    let was_ended_by_hook = std::mem::replace(&mut next.ended_by_hook, is_by_hook);
     if !was_inferred && !was_ended_by_hook {
         return;
     }
+    // The row of a requeue does not show whether the run had ended before it.
+    let is_still_inferred = was_inferred && kind == EventType::JobRequeued && event == Some(kind);
     next.end = Some(End {
         event: Some(kind),
         at: observation.end.unwrap_or_default(),
-        inferred: false,
+        inferred: is_inferred || is_still_inferred,
     });
     if event.is_none() {
         // The end was resolved as a gap, so it was never published.
@@ -335,13 +341,14 @@ fn correct(
             run,
             next,
             facts,
-            inferred: false,
+            inferred,
         };
         start(&mut emitter, observation);
         emitter.next.usage_pending = emitter.next.started.is_some();
         let tasks = cancelled_tasks(emitter.next, observation);
         let fact = emitter.recorded(kind, Slot::End, observation.end);
         fact.array_tasks = tasks.unwrap_or_default();
+        fact.inferred |= is_inferred;
     } else if event != Some(kind) || next.started.is_none() && observation.started() {
         next.rare.corrections += 1;
         let (first, n) = (EventId::recorded(run, Slot::End), next.rare.corrections);

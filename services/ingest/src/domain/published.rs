@@ -100,7 +100,12 @@ fn end(state: &mut RunState, kind: EventType, event: &Event, payload: &JobEvent)
     state.usage_pending = state.started.is_some() || from_accounting && !job.alloc_tres.is_empty();
     let code = job.exit_code.map(|code| (code.code, code.signal));
     state.exit_code = code.filter(|_| state.usage_pending && !inferred);
-    state.ended_by_hook = event.source() == Source::Hook && !inferred;
+    // What accounting infers is the end of the batch step.
+    state.ended_by_hook = match event.source() {
+        Source::Hook => !inferred,
+        Source::Accounting => inferred,
+        _ => false,
+    };
     state.canceller_pending =
         kind == EventType::JobCancelled && event.actor.is_none() && !from_accounting;
     state.lookup = None;

@@ -146,6 +146,12 @@ impl RunState {
         self.end.is_some()
     }
 
+    /// Whether its end is published and not inferred, so that no doorbell adds to it.
+    pub fn has_certain_end(&self) -> bool {
+        let is_certain = |end: &End| end.event.is_some() && !end.inferred;
+        self.end.as_ref().is_some_and(is_certain)
+    }
+
     /// Whether everything about it is published, including its usage and, for an array, the tasks that left it before its end.
     pub fn closed(&self) -> bool {
         self.over() && !self.accounting_pending() && self.rare.left.is_none() && !self.ask_submitted

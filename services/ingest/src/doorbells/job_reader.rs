@@ -267,15 +267,16 @@ impl<S: JobQueries> JobReader<S> {
             let Some(job) = waiting.get_mut(id) else {
                 continue;
             };
-            if reread.contains(id) && job.reads < MAX_READS || unproven.contains(id) {
+            // The evidence of its doorbells is used up, so a further read would not repeat what was not stored.
+            let is_stored = !follow_ups.not_stored.contains(id);
+            let is_read_again = reread.contains(id) && job.reads < MAX_READS;
+            if is_stored && (is_read_again || unproven.contains(id)) {
                 let doubled = job.reads.min(MAX_READS - 1);
                 job.due = Instant::now() + Duration::from_millis(50 << doubled);
                 job.reads += 1;
             } else if let Some(job) = waiting.remove(id) {
                 match reread.contains(id) {
-                    _ if follow_ups.not_stored.contains(id) => {
-                        redeliver(job.requests, "not_stored");
-                    }
+                    _ if !is_stored => redeliver(job.requests, "not_stored"),
                     true => finish(job.requests, "left_to_sweep"),
                     false => finish(job.requests, "answered"),
                 }

@@ -96,9 +96,10 @@ pub(super) fn next(
     all.take(MAX_JOBS_PER_READ).collect()
 }
 
-/// Whether all doorbells are redeliveries whose end was published meanwhile.
+/// Whether all doorbells are redeliveries whose end was published meanwhile, not only inferred from other records.
 pub(super) fn is_settled(job: &PendingRead, run_store: &RunStore) -> bool {
-    let is_published = |end: &Observation| run_store.get(&end.run).is_some_and(RunState::over);
+    let is_final = |run: &RunState| run.has_certain_end() || run.hook_only && run.over();
+    let is_published = |end: &Observation| run_store.get(&end.run).is_some_and(is_final);
     let settled = |request: &JobReadRequest| {
         request.is_redelivery && request.end.as_deref().is_some_and(is_published)
     };

@@ -9,6 +9,7 @@ use mesh_testkit::wait_for;
 use crate::cluster::{self, Cluster};
 use crate::doorbell::ring;
 use crate::forged::{field, wait_restarts};
+use crate::forgotten::{forgetful, wait_all_purged};
 use crate::mesh::{DEADLINE, Mesh, payload};
 use crate::stand_in::{POLL, StandIn};
 
@@ -22,14 +23,7 @@ struct Requeued {
 
 /// A job whose first run was seen to start, and ends with this exit code once ingest is stopped. A requeued one continues.
 async fn ended_unseen(mesh: &Mesh, cluster: &Cluster, settings: &str, exit_code: u8) -> u32 {
-    let ingest = mesh.ingest(cluster, settings).await.ready().await;
-    let script = format!(
-        "[ \"${{SLURM_RESTART_COUNT:-0}}\" -gt 0 ] && sleep 300; {}; exit {exit_code}",
-        cluster.until_let_go()
-    );
-    let job = cluster.sbatch(&["--requeue"], &script).await;
-    mesh.wait_history(job, "submitted started").await;
-    ingest.stop().await;
+    let job = started(mesh, cluster, settings, exit_code).await;
     cluster.let_go(job);
     let state = match exit_code {
         0 => "COMPLETED",
@@ -39,8 +33,25 @@ async fn ended_unseen(mesh: &Mesh, cluster: &Cluster, settings: &str, exit_code:
     job
 }
 
+async fn started(mesh: &Mesh, cluster: &Cluster, settings: &str, exit_code: u8) -> u32 {
+    let ingest = mesh.ingest(cluster, settings).await.ready().await;
+    let script = format!(
+        "[ \"${{SLURM_RESTART_COUNT:-0}}\" -gt 0 ] && sleep 300; {}; exit {exit_code}",
+        cluster.until_let_go()
+    );
+    let job = cluster.sbatch(&["--requeue"], &script).await;
+    mesh.wait_history(job, "submitted started").await;
+    ingest.stop().await;
+    job
+}
+
 async fn requeued_unseen(mesh: &Mesh, cluster: &Cluster, settings: &str) -> Requeued {
     let job = ended_unseen(mesh, cluster, settings, 3).await;
+    requeue(cluster, job).await
+}
+
+/// Requeues a job that has ended.
+async fn requeue(cluster: &Cluster, job: u32) -> Requeued {
     let [submit, start, end] = [
         field(cluster, job, "SubmitTime").await,
         field(cluster, job, "StartTime").await,
@@ -143,6 +154,119 @@ async fn the_run_after_an_unseen_requeue_names_the_run_it_continues_though_it_ha
     let failed = mesh.last(requeued.job, "job.failed");
     assert_eq!(continues.run, failed.entity_key());
     assert_eq!(continues.cause, "failed");
+    ingest.stop().await;
+}
+
+/// The batch step does not show who stopped it. The doorbell comes after ingest has published what the step shows.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_doorbell_that_comes_late_corrects_what_the_steps_showed() {
+    let (cluster, _guard) = cluster::shared().await;
+    let mesh = Mesh::start().await;
+    let settings = "poll_interval = \"500ms\"\nusage_delay = \"1s\"";
+    let job = started(&mesh, cluster, settings, 0).await;
+    let id = job.to_string();
+    cluster.run("alice", &["scancel", &id]).await;
+    cluster.wait_state(job, "CANCELLED").await;
+    let code = field(cluster, job, "ExitCode").await;
+    let requeued = requeue(cluster, job).await;
+    let ingest = mesh.ingest(cluster, settings).await.ready().await;
+    // Longer than ingest waits for it.
+    tokio::time::sleep(Duration::from_secs(20)).await;
+    let is_overwritten = is_overwritten(cluster, job).await;
+    let (end, after) = match is_overwritten {
+        true => ("requeued", "requeued corrected"),
+        false => ("cancelled", "cancelled"),
+    };
+    mesh.wait_passed(job, &format!("submitted started {end} | submitted"))
+        .await;
+    ring_end(&mesh, &requeued, "CANCELLED", &code).await;
+    mesh.wait_passed(job, &format!("submitted started {after} | submitted"))
+        .await;
+    if is_overwritten {
+        let inferred = mesh.last(job, "job.requeued");
+        assert_eq!(inferred.confidence(), Confidence::Inferred);
+        let corrected = mesh.last(job, "job.corrected");
+        assert_eq!(corrected.confidence(), Confidence::Observed);
+        assert_eq!(payload(&corrected).corrects, inferred.id);
+        assert_eq!(corrected.job().unwrap().state, "CANCELLED");
+        assert_eq!(corrected.entity_key(), inferred.entity_key());
+        let occurred_at = corrected.occurred_at.as_ref().unwrap();
+        assert_eq!(occurred_at.seconds, requeued.end);
+    }
+    // Neither what accounting has of its use nor a second ring changes it.
+    mesh.wait_event("what the first run used", |_| {
+        mesh.updates_of(job).len() == 1
+    })
+    .await;
+    ring_end(&mesh, &requeued, "CANCELLED", &code).await;
+    cluster.run("alice", &["scancel", &id]).await;
+    mesh.wait_history(
+        job,
+        &format!("submitted started {after} | submitted started cancelled"),
+    )
+    .await;
+    mesh.assert_no_duplicates();
+    ingest.stop().await;
+}
+
+/// The end of one job comes to accounting late, that of the other never.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_doorbell_that_comes_after_a_gap_is_published() {
+    let cluster = forgetful().await;
+    let cluster = cluster.as_ref().unwrap();
+    let mesh = Mesh::start().await;
+    let stand_in = StandIn::new(cluster);
+    let settings =
+        "poll_interval = \"500ms\"\nmissing_record_timeout = \"1s\"\nresolution_timeout = \"1s\"";
+    let jobs = [
+        started(&mesh, cluster, settings, 3).await,
+        started(&mesh, cluster, settings, 3).await,
+    ];
+    for job in jobs {
+        cluster.let_go(job);
+    }
+    wait_all_purged(cluster).await;
+    stand_in.override_output("sacct", "exit 0");
+    let ingest = mesh.ingest_through(&stand_in, cluster, settings).await;
+    let ingest = ingest.ready().await;
+    let is_gap_of = |event: &mesh_events::Event, job: u32| match &event.payload {
+        Some(Payload::Capture(gap)) if event.r#type == "capture.gap_closed" => {
+            gap.not_recoverable.contains(&format!("job/{job}/"))
+        }
+        _ => false,
+    };
+    for job in jobs {
+        mesh.wait_event("the gap", |event| is_gap_of(event, job))
+            .await;
+        assert_eq!(mesh.history(job), "submitted started");
+    }
+    for (job, confidence) in [
+        (jobs[0], Confidence::Inferred),
+        (jobs[1], Confidence::Observed),
+    ] {
+        if confidence == Confidence::Observed {
+            stand_in.truth("sacct");
+        }
+        let id = job.to_string();
+        let times = "export SLURM_TIME_FORMAT=%s; sacct -X -n -P -o Submit,Start,End -j";
+        let times = cluster
+            .run("root", &["sh", "-c", &format!("{times} {id}")])
+            .await;
+        let times: Vec<&str> = times.split('|').collect();
+        let ended = Requeued {
+            job,
+            submit: times[0].to_owned(),
+            start: times[1].to_owned(),
+            end: times[2].parse().unwrap(),
+        };
+        ring_end(&mesh, &ended, "FAILED", "3:0").await;
+        mesh.wait_history(job, "submitted started failed").await;
+        let failed = mesh.last(job, "job.failed");
+        assert_eq!(failed.confidence(), confidence);
+        assert_eq!(failed.occurred_at.as_ref().unwrap().seconds, ended.end);
+        assert_eq!(failed.job().unwrap().exit_code.unwrap().code, 3);
+    }
+    mesh.assert_no_duplicates();
     ingest.stop().await;
 }
 

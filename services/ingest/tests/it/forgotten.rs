@@ -17,7 +17,7 @@ const FAST: &str = "poll_interval = \"500ms\"";
 static CLUSTER: Mutex<Option<Cluster>> = Mutex::const_new(None);
 
 /// A cluster whose slurmctld purges ended jobs after seconds instead of five minutes, for one test at a time.
-async fn forgetful() -> MutexGuard<'static, Option<Cluster>> {
+pub async fn forgetful() -> MutexGuard<'static, Option<Cluster>> {
     let mut cluster = CLUSTER.lock().await;
     match cluster.as_ref() {
         // A test that failed leaves jobs.

@@ -173,7 +173,7 @@ impl<S: JobQueries> CatchUp<S> {
                     .filter(|run| {
                         run.end_kind().is_some() && run.end.is_some_and(|end| end >= since)
                     });
-                let ended: Vec<Observation> = ended.collect();
+                let ended = self.collector.without_removed(ended.collect()).await;
                 self.count_restarts(&ended).await?;
                 let ended = self.with_codes(ended, false).await?;
                 let readings: Vec<TracedObservation> =

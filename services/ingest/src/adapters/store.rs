@@ -49,6 +49,9 @@ pub struct Meta {
     /// Start of the time that accounting must still be asked about, in Unix seconds.
     #[serde(rename = "owed_from", default, skip_serializing_if = "Option::is_none")]
     pub backlog_from: Option<i64>,
+    /// Newest end of a run that was removed, in Slurm's time. An unknown run that ended by then was published.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub removed_until: i64,
     /// Newest job that polls have shown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub newest: Option<Newest>,
@@ -69,6 +72,11 @@ pub struct Meta {
     /// Events whose publication is not confirmed.
     #[serde(default)]
     pub outbox: Vec<String>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
+const fn is_zero(seconds: &i64) -> bool {
+    *seconds == 0
 }
 
 #[derive(Debug, Serialize, Deserialize)]

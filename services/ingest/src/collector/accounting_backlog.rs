@@ -17,7 +17,7 @@ use crate::config::Config;
 /// Smallest difference that counts as a step: clocks are slewed, and answers take time.
 const MIN_CLOCK_STEP_SECS: i64 = 30;
 /// Time after which a clock that was set ahead is not expected to come back.
-const MAX_CLOCK_AHEAD_SECS: i64 = 86_400;
+pub(super) const MAX_CLOCK_AHEAD_SECS: i64 = 86_400;
 
 /// Compares the wall clock with a monotonic one.
 #[derive(Clone, Copy, Debug)]

@@ -186,7 +186,7 @@ impl Collector {
             None
         };
         if poll.is_some() || observation.record == Record::Accounting {
-            core.note_id(&observation);
+            core.note_id(&observation, now.timestamp());
         }
         let open = core.lookups.get(&observation.raw_id);
         let accounting = self.accounting_result(open);

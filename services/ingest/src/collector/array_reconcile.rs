@@ -3,16 +3,20 @@
 use std::collections::BTreeSet;
 
 use chrono::Utc;
-use mesh_events::RunKey;
+use mesh_events::{EventType, RunKey};
 
+use super::accounting_backlog::MAX_CLOCK_AHEAD_SECS;
 use super::gaps::{gap_event, owner_suffix};
 use super::open_lookups::{OpenLookup, OpenTaskLookup};
 use super::outbox::{OutboxEvent, PreviousRunStates};
 use super::unseen_ids::MAX_CLOCK_SKEW_SECS;
 use super::{Collector, TracedObservation};
 use crate::adapters::store::Store;
-use crate::domain::{self, DepartedTasks, EndLookup, Resolution, resolve_departed_tasks};
+use crate::domain::{
+    self, DepartedTasks, EndLookup, Observation, Resolution, resolve_departed_tasks, run_of,
+};
 use crate::envelope::Cause;
+use crate::sources::SLURMDBD;
 use crate::{Error, metrics};
 
 impl Collector {
@@ -26,6 +30,25 @@ impl Collector {
                 .is_some_and(domain::RunState::over)
         });
         u64::try_from(new.count()).unwrap_or(u64::MAX)
+    }
+
+    /// Leaves out runs that were published so long ago that they were removed. A clock that was wrong makes accounting list them again.
+    pub async fn without_removed(&self, ended: Vec<Observation>) -> Vec<Observation> {
+        let core = self.core.lock().await;
+        let until = core.meta.removed_until;
+        let is_removed = |run: &Observation| {
+            run.end.is_some_and(|end| end <= until)
+                && core.run_store.get(&run_of(&core.run_store, run)).is_none()
+        };
+        let (removed, left): (Vec<_>, Vec<_>) = ended.into_iter().partition(is_removed);
+        if !removed.is_empty() {
+            tracing::info!(
+                runs = removed.len(),
+                until,
+                "runs in accounting were published before, and not again"
+            );
+        }
+        left
     }
 
     /// Resolves tasks that left the array's record without becoming jobs. Returns whether the array must be looked up.
@@ -131,10 +154,14 @@ impl Collector {
         let core = &mut *core;
         // Runs in the accounting backlog must be recognized as published.
         let published_until = core.meta.watermark;
-        let caught_up_until = core
-            .meta
-            .backlog_from
-            .map_or(published_until, |pending| pending.min(published_until));
+        let pending = [
+            core.meta.backlog_from,
+            core.meta.down_since.get(SLURMDBD).copied(),
+        ];
+        let caught_up_until = pending
+            .into_iter()
+            .flatten()
+            .fold(published_until, i64::min);
         core.expire_waiting(caught_up_until, &self.config);
         let oldest = caught_up_until
             - i64::try_from(self.config.ended_run_retention.as_secs()).unwrap_or(i64::MAX);
@@ -143,6 +170,8 @@ impl Collector {
         for raw_id in core.run_store.clamp_last_seen(newest, published_until) {
             core.dirty.insert(Store::shard_of_record(raw_id));
         }
+        // A clock that is behind will be put right, so these runs must be known then.
+        let future = newest.saturating_add(MAX_CLOCK_AHEAD_SECS);
         let live_arrays: BTreeSet<u32> = core
             .run_store
             .iter()
@@ -155,7 +184,7 @@ impl Collector {
             .filter(|(run, tracked)| {
                 let ended = match &tracked.end {
                     Some(end) => {
-                        (end.at < oldest || end.at > newest)
+                        (end.at < oldest || end.at > future)
                             && !(self.config.accounting && tracked.accounting_pending())
                     }
                     // An array has no end of its own once its last task has become a job.
@@ -172,6 +201,14 @@ impl Collector {
             .collect();
         for run in old {
             if let Some(tracked) = core.run_store.remove(&run) {
+                // Slurm has no time of the end of a revoked job.
+                let end = tracked
+                    .end
+                    .as_ref()
+                    .filter(|end| end.at < oldest && end.event != Some(EventType::JobRevoked));
+                if let Some(end) = end.filter(|_| tracked.has_certain_end()) {
+                    core.meta.removed_until = core.meta.removed_until.max(end.at);
+                }
                 core.dirty.insert(Store::shard_of(&tracked));
                 core.last.remove(&run);
             }

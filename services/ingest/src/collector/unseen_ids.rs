@@ -73,11 +73,16 @@ impl Unseen {
     }
 }
 
-/// Returns the ids between the previous and the current newest job; `None` if the count has restarted, or is that of another cluster.
-fn between(before: Newest, now: Newest) -> Option<Unseen> {
-    let distance = now.id.checked_sub(before.id)?;
+/// Returns how many ids the count has moved from one job to a later one; `None` if it has restarted, or is that of another cluster.
+fn ids_counted(before: Newest, now: Newest) -> Option<u32> {
     let same_count = now.id >> LOCAL_ID_BITS == before.id >> LOCAL_ID_BITS;
-    (same_count && distance > 1).then(|| Unseen::new(before.id + 1, now.id - 1))
+    now.id.checked_sub(before.id).filter(|_| same_count)
+}
+
+/// Returns the ids between the previous and the current newest job.
+fn between(before: Newest, now: Newest) -> Option<Unseen> {
+    let distance = ids_counted(before, now)?;
+    (distance > 1).then(|| Unseen::new(before.id + 1, now.id - 1))
 }
 
 /// Adds a range. With too many ranges, extends the newest one, which is then looked up again from the start; ids in it that are known are not looked up.
@@ -133,26 +138,33 @@ fn newest(observation: &Observation) -> Option<Newest> {
     })
 }
 
+/// Returns the newer of two jobs. A known one with a submit time in the future would stay the newest until the clock reaches that time:
+/// Slurm's clock was ahead, or the local one is behind. Until then the next id is the newer one.
+fn newer(known: Option<Newest>, seen: Option<Newest>, now: i64) -> Option<Newest> {
+    let (Some(known), Some(seen)) = (known, seen) else {
+        return known.or(seen);
+    };
+    let is_future = known.submit > now.saturating_add(MAX_CLOCK_SKEW_SECS);
+    let is_next = is_future && ids_counted(known, seen).is_some_and(|distance| distance > 0);
+    Some(if is_next { seen } else { known.max(seen) })
+}
+
 impl Core {
     /// Records a job that a poll shows. Until a poll has shown one, a job of accounting counts. Accounting does not say whether it was
     /// requeued; then its id is lower than those of its time, and more ids than necessary are compared with the known ones.
-    pub(super) fn note_id(&mut self, observation: &Observation) {
+    pub(super) fn note_id(&mut self, observation: &Observation, now: i64) {
         let by_poll = observation.record == Record::Controller;
         let is_first = self.meta.newest.or(self.newest).is_none()
             && observation.run.submit_time >= self.meta.capture_since;
         if by_poll || is_first {
-            self.newest = self.newest.max(newest(observation));
+            self.newest = newer(self.newest, newest(observation), now);
         }
     }
 
     /// Records at the end of a poll which ids it should have shown, and returns them if any is unknown. Too many are not recorded.
     pub(super) fn note_unseen(&mut self, accounting: bool, now: i64) -> Option<Unseen> {
-        // A job submitted while the clock was ahead would stay the newest until the clock reaches that time.
-        for newest in [&mut self.meta.newest, &mut self.newest] {
-            newest.take_if(|newest| newest.submit > now.saturating_add(MAX_CLOCK_SKEW_SECS));
-        }
         let before = self.meta.newest.filter(|_| accounting);
-        self.meta.newest = self.meta.newest.max(self.newest);
+        self.meta.newest = newer(self.meta.newest, self.newest, now);
         let (Some(before), Some(now)) = (before, self.meta.newest) else {
             return None;
         };
@@ -273,6 +285,26 @@ mod tests {
         check((1, 67_000_000), (2, 1), None);
         check((1, 10), (2, 10 + (1 << 26)), None);
         check((1, 10), (1, 10), None);
+    }
+
+    #[test]
+    fn a_job_of_the_future_is_the_newest_until_the_next_id() {
+        let newest = |(submit, id)| Some(Newest { submit, id });
+        for (known, seen, expected) in [
+            ((1_000, 10), (1_001, 9), (1_001, 9)),
+            ((1_000, 10), (999, 11), (1_000, 10)),
+            // A clock is wrong. An older job that changes is not newer than those that were seen before.
+            ((9_000, 10), (1_001, 9), (9_000, 10)),
+            ((9_000, 10), (1_001, 12), (1_001, 12)),
+            ((9_000, 10), (9_001, 1), (9_001, 1)),
+        ] {
+            assert_eq!(
+                newer(newest(known), newest(seen), 1_002),
+                newest(expected),
+                "{known:?} {seen:?}"
+            );
+        }
+        assert_eq!(newer(None, newest((5, 1)), 1_002), newest((5, 1)));
     }
 
     #[test]

@@ -1,13 +1,17 @@
-//! The clock of ingest runs an hour ahead and comes back. Slurm's clock is not changed, as it belongs to another host.
+//! The clock of ingest is hours ahead or behind and comes back. Slurm's clock is not changed, as it belongs to another host.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
+use mesh_events::Event;
+use mesh_events::catalogue::SLURM_EVENTS;
 use mesh_events::proto::mesh::event::v1::event::Payload;
 use mesh_testkit::wait_for;
 
 use crate::cluster;
+use crate::forgotten::{forgetful, wait_all_purged};
 use crate::mesh::{DEADLINE, Mesh};
 
 const HOUR: i64 = 3_600;
@@ -43,6 +47,13 @@ fn start(config: &PathBuf, clock: &PathBuf) -> Process {
     Process(child.unwrap())
 }
 
+/// Sets a clock this many seconds ahead.
+fn set(clock: &Path, seconds: i64) {
+    let new = clock.with_extension("new");
+    fs::write(&new, format!("{seconds:+}\n")).unwrap();
+    fs::rename(&new, clock).unwrap();
+}
+
 /// Returns how far the last poll stored by ingest is ahead of the clock, in seconds.
 async fn ahead(mesh: &Mesh) -> Option<i64> {
     Some(mesh.last_poll().await? - chrono::Utc::now().timestamp())
@@ -62,11 +73,7 @@ async fn a_clock_that_was_an_hour_ahead_does_not_keep_it_from_catching_up() {
     let config = mesh.config_of_process(cluster, "poll_interval = \"500ms\"");
     let folder = tempfile::tempdir().unwrap();
     let clock = folder.path().join("clock");
-    let set = |seconds: i64| {
-        let new = folder.path().join("new");
-        fs::write(&new, format!("{seconds:+}\n")).unwrap();
-        fs::rename(&new, &clock).unwrap();
-    };
+    let set = |seconds: i64| set(&clock, seconds);
     set(0);
     let ingest = start(&config, &clock);
     mesh.wait_first_poll().await;
@@ -123,4 +130,105 @@ async fn a_clock_that_was_an_hour_ahead_does_not_keep_it_from_catching_up() {
                 .is_some_and(|at| at.seconds <= now)
     });
     assert_eq!(refused, None, "accounting is not asked about the future");
+}
+
+/// Lets JetStream accept a message id again after a moment instead of ten minutes.
+async fn forget_message_ids(mesh: &Mesh) {
+    let client = async_nats::connect(mesh.nats.url()).await.unwrap();
+    let jetstream = async_nats::jetstream::new(client);
+    let stream = jetstream.get_stream(SLURM_EVENTS).await.unwrap();
+    let mut config = stream.cached_info().config.clone();
+    config.duplicate_window = Duration::from_millis(100);
+    jetstream.update_stream(config).await.unwrap();
+}
+
+/// Whether ingest's state has a job.
+async fn is_stored(mesh: &Mesh, job: u32) -> bool {
+    let client = async_nats::connect(mesh.nats.url()).await.unwrap();
+    let bucket = async_nats::jetstream::new(client);
+    let bucket = bucket.get_key_value("mesh_ingest").await.unwrap();
+    let shard = bucket.get(format!("ingest.{}", job % 128)).await.unwrap();
+    let shard = shard.map(|shard| String::from_utf8(shard.to_vec()).unwrap());
+    shard.is_some_and(|shard| shard.contains(&format!("job/{job}/")))
+}
+
+/// Waits until accounting was read by a process whose clock is right.
+async fn wait_caught_up(mesh: &Mesh, before: usize) {
+    wait_for("it has caught up", DEADLINE, async || {
+        let is_right = |event: &Event| {
+            let now = chrono::Utc::now().timestamp();
+            let at = event.occurred_at.as_ref().unwrap().seconds;
+            event.r#type == "capture.caught_up" && (now - at).abs() < HOUR / 2
+        };
+        mesh.events()[before..].iter().any(is_right).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_clock_that_was_wrong_and_is_put_right_repeats_nothing() {
+    let cluster = forgetful().await;
+    let cluster = cluster.as_ref().unwrap();
+    let mesh = Mesh::start().await;
+    let settings = "poll_interval = \"500ms\"\nusage_delay = \"1s\"\ncatch_up_overlap = \"10s\"\nended_run_retention = \"20s\"";
+    let config = mesh.config_of_process(cluster, settings);
+    let folder = tempfile::tempdir().unwrap();
+    let clock = folder.path().join("clock");
+    let set = |seconds: i64| set(&clock, seconds);
+    let ended = async || {
+        let job = cluster.sbatch(&[], "sleep 1").await;
+        mesh.wait_passed(job, "submitted started completed").await;
+        mesh.wait_event("what it used", |_| mesh.updates_of(job).len() == 1)
+            .await;
+        wait_all_purged(cluster).await;
+        job
+    };
+    let wait_removed = async |job: u32| {
+        wait_for("its run is removed", DEADLINE, async || {
+            (!is_stored(&mesh, job).await).then_some(())
+        })
+        .await;
+    };
+    set(0);
+    let ingest = start(&config, &clock);
+    mesh.wait_first_poll().await;
+    let job = ended().await;
+    assert!(is_stored(&mesh, job).await);
+    wait_removed(job).await;
+    forget_message_ids(&mesh).await;
+
+    // Behind while ingest runs.
+    set(-2 * HOUR);
+    wait_ahead(&mesh, "it is behind", |seconds| seconds < -HOUR).await;
+    let meanwhile = ended().await;
+    let before = mesh.events().len();
+    set(0);
+    wait_caught_up(&mesh, before).await;
+    mesh.assert_no_duplicates();
+
+    // Behind when it starts, as after a boot.
+    wait_removed(meanwhile).await;
+    drop(ingest);
+    set(-2 * HOUR);
+    let ingest = start(&config, &clock);
+    wait_ahead(&mesh, "it is behind again", |seconds| seconds < -HOUR).await;
+    forget_message_ids(&mesh).await;
+    let before = mesh.events().len();
+    set(0);
+    wait_caught_up(&mesh, before).await;
+    mesh.assert_no_duplicates();
+
+    // Ahead, so that everything is long ago.
+    let job = ended().await;
+    set(HOUR);
+    wait_ahead(&mesh, "it is ahead", |seconds| seconds > HOUR / 2).await;
+    wait_removed(job).await;
+    drop(ingest);
+    set(0);
+    let before = mesh.events().len();
+    let _ingest = start(&config, &clock);
+    wait_caught_up(&mesh, before).await;
+    mesh.assert_no_duplicates();
+    // What is new is published.
+    ended().await;
 }

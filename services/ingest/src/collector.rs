@@ -38,7 +38,9 @@ use tracing::Span;
 
 pub use self::accounting_backlog::BacklogWindow;
 use self::accounting_backlog::{BacklogProgress, Clock};
+pub use self::array_reconcile::ArrayPresence;
 use self::array_submissions::ArraySubmissionBacklog;
+pub use self::gaps::MissingJob;
 pub use self::lost_state::LostState;
 use self::open_lookups::{OpenLookup, OpenTaskLookup};
 use self::payload_cache::PayloadCache;

@@ -18,6 +18,7 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 pub use self::hook_health::HookHealth;
+pub use self::reads::Turns;
 use self::selection::{arrays, changed, missing};
 use crate::accounting::resolver::LookupQueue;
 use crate::adapters::chunks::ChunkPublisher;
@@ -50,10 +51,8 @@ pub struct Poller<S = Slurm> {
     pub demand: watch::Sender<Demand>,
     /// Whether the first poll is done.
     pub live: bool,
-    /// Last id of the missing jobs that were read by id.
-    pub asked: u32,
-    /// The same of the arrays without a row.
-    pub asked_arrays: u32,
+    /// Whose turn it is among what polls lack.
+    pub turns: Turns,
     /// Whether hooks ring.
     pub hooks: Arc<HookHealth>,
     /// Requests an early poll.
@@ -162,7 +161,7 @@ impl<S: JobQueries> Poller<S> {
             let core = self.collector.core().await;
             (
                 changed(&core.run_store, &listing),
-                missing(&core.run_store, &listing, &rows, &mut self.asked),
+                missing(&core.run_store, &listing, &rows),
                 arrays(&core.run_store, &listing),
             )
         };

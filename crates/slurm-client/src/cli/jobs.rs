@@ -32,8 +32,12 @@ impl Cli {
         self.jobs_with_retry(ids, 0).await
     }
 
-    async fn jobs_with_retry(&self, ids: &[JobId], max_retries: usize) -> Result<JobLookup, Error> {
-        let ids: BTreeSet<JobId> = ids.iter().copied().collect();
+    async fn jobs_with_retry(
+        &self,
+        order: &[JobId],
+        max_retries: usize,
+    ) -> Result<JobLookup, Error> {
+        let ids: BTreeSet<JobId> = order.iter().copied().collect();
         let mut answer = JobLookup::default();
         if ids.is_empty() {
             return Ok(answer);
@@ -44,17 +48,10 @@ impl Cli {
             return Ok(answer);
         }
         let (texts, output) = self.list(&ids).await?;
-        let (requested, drifts) = (ids.clone(), self.drifts.clone());
-        let text = in_background(move || listed(&output, &texts, &requested, &drifts)).await?;
-        let (mut rest, mut unclear) = sort_into(&mut answer, &ids, text);
-        let retried = rest.split_off(rest.len().min(max_retries));
-        for id in retried {
-            match unclear.remove(&id) {
-                Some(problem) => answer.unclear.push((id, problem)),
-                None => answer.unlisted.push(id),
-            }
-        }
-        self.look_up_by_id(rest, &mut answer).await?;
+        let drifts = self.drifts.clone();
+        let text = in_background(move || listed(&output, &texts, &ids, &drifts)).await?;
+        let retried = sort_into(&mut answer, order, text, max_retries);
+        self.look_up_by_id(retried, &mut answer).await?;
         Ok(answer)
     }
 
@@ -66,7 +63,7 @@ impl Cli {
             return Ok(JobPages::of(order, answer));
         }
         let (texts, output) = self.list(&ids).await?;
-        let drifts = self.drifts.clone();
+        let (drifts, in_order) = (self.drifts.clone(), order.clone());
         let store = move || {
             let (mut stored, mut result) = (SpilledJobs::default(), Ok(()));
             long_jobs(&output, &texts, |id, record| {
@@ -78,7 +75,8 @@ impl Cli {
             })?;
             result?;
             stored.finish();
-            let rest: Vec<JobId> = ids.into_iter().filter(|id| !stored.has(*id)).collect();
+            let rest = in_order.into_iter().filter(|id| !stored.has(*id));
+            let rest: Vec<JobId> = rest.collect();
             Ok((stored, rest))
         };
         let (stored, mut rest) = in_background(store).await?;
@@ -274,13 +272,15 @@ fn read_one(
     Ok(())
 }
 
-/// Moves the records of requested jobs from a list of all jobs into the result. Returns the ids without a clear record, and for unclear
-/// ones the reason.
+/// Moves the records of requested jobs from a list of all jobs into the result. Returns the first jobs without a clear record, in the order of
+/// the request and up to the limit, which are read by id. The others are unclear or unlisted.
 pub(crate) fn sort_into(
     answer: &mut JobLookup,
-    ids: &BTreeSet<JobId>,
+    order: &[JobId],
     text: ParsedJobs,
-) -> (Vec<JobId>, BTreeMap<JobId, String>) {
+    max_retries: usize,
+) -> Vec<JobId> {
+    let ids: BTreeSet<JobId> = order.iter().copied().collect();
     let ParsedJobs { records, unclear } = text;
     let mut seen: BTreeSet<JobId> = BTreeSet::new();
     for record in records {
@@ -295,9 +295,18 @@ pub(crate) fn sort_into(
         seen.remove(&id);
         (id, problem.to_owned())
     });
-    let unclear: BTreeMap<JobId, String> = unclear.filter(|(id, _)| ids.contains(id)).collect();
-    let rest: Vec<JobId> = ids.difference(&seen).copied().collect();
-    (rest, unclear)
+    let mut unclear: BTreeMap<JobId, String> = unclear.collect();
+    let mut retried = Vec::new();
+    for id in order.iter().copied().filter(|id| seen.insert(*id)) {
+        if retried.len() < max_retries {
+            retried.push(id);
+        } else if let Some(problem) = unclear.remove(&id) {
+            answer.unclear.push((id, problem));
+        } else {
+            answer.unlisted.push(id);
+        }
+    }
+    retried
 }
 
 pub(crate) fn belongs_to(record: &JobRecord, id: JobId) -> bool {
@@ -308,4 +317,29 @@ pub(crate) fn belongs_to(record: &JobRecord, id: JobId) -> bool {
 fn roots(record: &JobRecord) -> impl Iterator<Item = JobId> + use<> {
     let roots = [record.job_id, record.array_job_id, record.het_job_id];
     roots.into_iter().flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_jobs_that_a_list_lacks_are_read_by_id() {
+        let ids =
+            |ids: &[u32]| -> Vec<JobId> { ids.iter().filter_map(|id| JobId::new(*id)).collect() };
+        let listed = JobRecord {
+            job_id: JobId::new(7),
+            ..JobRecord::default()
+        };
+        let text = ParsedJobs {
+            records: vec![listed],
+            unclear: vec![(JobId::new(3).unwrap(), "why")],
+        };
+        let mut answer = JobLookup::default();
+        let order = ids(&[9, 7, 8, 9, 1, 3, 2]);
+        assert_eq!(sort_into(&mut answer, &order, text, 2), ids(&[9, 8]));
+        assert_eq!(answer.unlisted, ids(&[1, 2]));
+        assert_eq!(answer.unclear, [(JobId::new(3).unwrap(), "why".to_owned())]);
+        assert_eq!(answer.found.len(), 1);
+    }
 }

@@ -30,27 +30,21 @@ fn max_single_lookups(queue: usize, per_second: NonZeroU32) -> usize {
 
 impl Rest {
     /// Full records of these jobs.
-    pub(crate) async fn jobs(&self, ids: &[JobId]) -> Result<JobLookup, Error> {
-        let ids: BTreeSet<JobId> = ids.iter().copied().collect();
+    pub(crate) async fn jobs(&self, order: &[JobId]) -> Result<JobLookup, Error> {
+        let ids: BTreeSet<JobId> = order.iter().copied().collect();
         let mut answer = JobLookup::default();
-        let mut by_id = ids.clone();
-        if ids.len() > max_single_lookups(self.cached_queue().rows(), self.pace) {
+        let by_id = if ids.len() > max_single_lookups(self.cached_queue().rows(), self.pace) {
             let before = self.newest();
             let (records, envelope) = self
                 .list(JOBS, Family::Controller, "jobs", "", json::job)
                 .await?
                 .ok_or_else(|| nothing(JOBS))?;
             self.check_age(JOBS, before, &envelope)?;
-            let (mut rest, mut unclear) = sort_into(&mut answer, &ids, text(records, &self.drifts));
-            let remaining = rest.split_off(rest.len().min(MAX_SINGLE_LOOKUPS));
-            for id in remaining {
-                match unclear.remove(&id) {
-                    Some(problem) => answer.unclear.push((id, problem)),
-                    None => answer.unlisted.push(id),
-                }
-            }
-            by_id = rest.into_iter().collect();
-        }
+            let text = text(records, &self.drifts);
+            sort_into(&mut answer, order, text, MAX_SINGLE_LOOKUPS)
+        } else {
+            ids.into_iter().collect()
+        };
         for id in by_id {
             self.one_job(id, &mut answer).await?;
         }

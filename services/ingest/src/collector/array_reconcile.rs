@@ -19,6 +19,17 @@ use crate::envelope::Cause;
 use crate::sources::SLURMDBD;
 use crate::{Error, metrics};
 
+/// Whether an array has a record of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ArrayPresence {
+    /// It has one.
+    There,
+    /// It has none.
+    Absent,
+    /// A list of all jobs has none. It was not read by id, which would prove more.
+    Unlisted,
+}
+
 impl Collector {
     /// Counts the runs among these that were unknown, or not known to have ended.
     pub async fn count_new(&self, readings: &[TracedObservation]) -> u64 {
@@ -59,12 +70,16 @@ impl Collector {
         &self,
         cause: &Cause,
         array: &RunKey,
-        record_absent: bool,
+        presence: ArrayPresence,
     ) -> Result<bool, Error> {
         let mut core = self.core.lock().await;
         core.must_not_be_ahead()?;
         let waiting = core.task_lookups.get(array);
-        let lookup = EndLookup::Tasks { record_absent };
+        let record_absent = presence != ArrayPresence::There;
+        let lookup = match presence {
+            ArrayPresence::Unlisted => EndLookup::TasksOfUnlisted,
+            _ => EndLookup::Tasks { record_absent },
+        };
         let settlement = self.settled(lookup, waiting.map(|waiting| &waiting.open));
         let accounting = self.accounting_result(waiting.map(|waiting| &waiting.open));
         let given_up = waiting
@@ -146,6 +161,7 @@ impl Collector {
     pub async fn touch(&self, raw_ids: &BTreeSet<u32>, now: i64) {
         let mut core = self.core.lock().await;
         core.run_store.touch(raw_ids, now);
+        core.end_waits_of_shown(raw_ids);
     }
 
     /// Removes runs that ended long ago and that Slurm has purged, too.

@@ -13,18 +13,28 @@ use crate::adapters::store::Store;
 use crate::domain::{End, EndLookup, Owner, Resolution};
 use crate::{Error, metrics};
 
+/// State of a job that slurmctld does not have any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MissingJob {
+    /// It must be looked up in accounting.
+    Open,
+    /// What became of its runs is published.
+    Closed,
+}
+
 impl Collector {
-    /// Handles a run that no source knows. It is looked up until it is resolved as a gap. Returns whether to look it up again.
+    /// Handles a job that slurmctld does not have, or does not list. It is looked up until it is resolved as a gap.
     ///
     /// # Errors
     /// On shutdown, or if another ingest has taken over.
-    pub async fn missing(&self, raw_id: u32) -> Result<bool, Error> {
+    pub async fn missing(&self, raw_id: u32) -> Result<MissingJob, Error> {
         let mut core = self.core.lock().await;
         core.must_not_be_ahead()?;
         let open = core.lookups.entry(raw_id).or_insert_with(OpenLookup::now);
-        if let Resolution::Open { ask } = self.settled(EndLookup::End, Some(open)) {
+        open.is_missing = true;
+        if let Resolution::Open { .. } = self.settled(EndLookup::End, Some(open)) {
             core.store_question(raw_id);
-            return Ok(ask);
+            return Ok(MissingJob::Open);
         }
         let accounting = self.accounting_result(Some(open));
         let now = Utc::now().timestamp();
@@ -50,13 +60,13 @@ impl Collector {
                 format!("slurmctld no longer has {run_key}{owner_suffix}, and {accounting}");
             let gap = gap_event(message, how_it_ended(&run));
             if !self.gap(&mut core, &run, gap, before).await? {
-                return Ok(true);
+                return Ok(MissingJob::Open);
             }
             note_lost(&run);
             core.last.remove(&run);
         }
         core.close_lookup(raw_id);
-        Ok(false)
+        Ok(MissingJob::Closed)
     }
 
     /// Publishes a gap in one write with the state of the run. Returns whether it was published; otherwise the state is rolled back.

@@ -30,6 +30,8 @@ pub(super) struct OpenLookup {
     /// Number of earlier processes. Each may have waited longer than it stored.
     restarts: u32,
     answers: LookupAnswers,
+    /// Whether slurmctld does not have the job.
+    pub(super) is_missing: bool,
     /// When accounting answered again after an outage. What it lacked before proves nothing: slurmctld had still to send it.
     accounting_back: Option<Instant>,
 }
@@ -41,6 +43,7 @@ impl OpenLookup {
             before: Duration::ZERO,
             restarts: 0,
             answers: LookupAnswers::default(),
+            is_missing: false,
             accounting_back: None,
         }
     }
@@ -63,6 +66,7 @@ impl OpenLookup {
                 count: stored.answers,
                 ..LookupAnswers::default()
             },
+            is_missing: stored.is_missing,
             ..Self::now()
         }
     }
@@ -101,6 +105,7 @@ impl OpenLookup {
             waited: self.age().as_secs(),
             answers: self.answers.count,
             restarts: self.restarts,
+            is_missing: self.is_missing,
             ..StoredLookup::default()
         }
     }
@@ -195,6 +200,24 @@ impl Collector {
 }
 
 impl Core {
+    /// Ends the waits for missing jobs that a poll shows again, for example after a failover to a slurmctld with an older state. A row that
+    /// has not changed is not read.
+    pub(super) fn end_waits_of_shown(&mut self, raw_ids: &BTreeSet<u32>) {
+        let shown = self.lookups.iter();
+        let shown = shown.filter(|(id, open)| open.is_missing && raw_ids.contains(id));
+        for raw_id in shown.map(|(id, _)| *id).collect::<Vec<_>>() {
+            self.close_lookup(raw_id);
+            for run in self.run_store.by_raw_id(raw_id) {
+                if let Some(tracked) = self.run_store.get_mut(&run)
+                    && !tracked.is_array
+                    && tracked.lookup.take().is_some()
+                {
+                    self.dirty.insert(Store::shard_of(tracked));
+                }
+            }
+        }
+    }
+
     fn accounting_waits(&mut self) -> impl Iterator<Item = &mut AccountingWait> {
         let usage = self.usage_backlog.waits();
         usage
@@ -298,7 +321,8 @@ impl Core {
 
 fn is_news(known: Option<&StoredLookup>, stored: &StoredLookup) -> bool {
     known.is_none_or(|known| {
-        (&known.tasks, known.restarts) != (&stored.tasks, stored.restarts)
+        (&known.tasks, known.restarts, known.is_missing)
+            != (&stored.tasks, stored.restarts, stored.is_missing)
             || stored.waited < known.waited
             || stored.waited - known.waited >= WAIT_STORE_INTERVAL.as_secs()
     })

@@ -22,6 +22,8 @@ pub enum EndLookup {
         /// Whether the array has no record of its own any more.
         record_absent: bool,
     },
+    /// The same of an array that a list of all jobs does not have. Only the time ends that wait, as the array was not read by id.
+    TasksOfUnlisted,
 }
 
 /// Time limits, from `[ingest]` of `mesh.toml`.
@@ -75,6 +77,7 @@ pub fn settle(
         && matches!(
             lookup,
             EndLookup::End
+                | EndLookup::TasksOfUnlisted
                 | EndLookup::Tasks {
                     record_absent: true
                 }
@@ -92,7 +95,7 @@ pub fn settle(
     let is_waited_for = waited >= limits.max_wait;
     let proven = asked && is_waited_for && (answers.is_late || !limits.accounting);
     match lookup {
-        EndLookup::End => Resolution::Open { ask: true },
+        EndLookup::End | EndLookup::TasksOfUnlisted => Resolution::Open { ask: true },
         _ if proven && !contradicted => Resolution::Absent,
         // An answer that has the run as alive may be outdated by now.
         _ => Resolution::Open {
@@ -113,6 +116,9 @@ pub struct StoredLookup {
     /// Number of restarts meanwhile.
     #[serde(rename = "r", default, skip_serializing_if = "is_zero")]
     pub restarts: u32,
+    /// Whether slurmctld does not have the job.
+    #[serde(rename = "m", default, skip_serializing_if = "is_false")]
+    pub is_missing: bool,
     /// Missing tasks, in Slurm's notation.
     #[serde(rename = "t", default, skip_serializing_if = "String::is_empty")]
     pub tasks: String,
@@ -132,6 +138,14 @@ const fn is_zero(number: &u32) -> bool {
     *number == 0
 }
 
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde passes a reference"
+)]
+const fn is_false(flag: &bool) -> bool {
+    !*flag
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -149,6 +163,7 @@ mod tests {
             Just(EndLookup::End),
             Just(EndLookup::EarlierEnd),
             any::<bool>().prop_map(|record_absent| EndLookup::Tasks { record_absent }),
+            Just(EndLookup::TasksOfUnlisted),
         ]
     }
 

@@ -40,7 +40,7 @@ fn ends(question: &Question, submit: i64, event: &Event) -> bool {
             && words.any(|word| word == key);
     }
     let kind = match question.kind {
-        Kind::End | Kind::ExitCode | Kind::ReportedEnd => "job.completed",
+        Kind::End | Kind::LostTwice | Kind::ExitCode | Kind::ReportedEnd => "job.completed",
         Kind::EarlierEnd | Kind::ReportedEarlierEnd => "job.requeued",
         Kind::Task | Kind::Array | Kind::SubmittedTasks | Kind::UnseenId => "job.cancelled",
         Kind::Usage => "job.updated",
@@ -177,4 +177,58 @@ fn an_outage_of_accounting_is_no_answer() {
             "{question:?}: {events:?}"
         );
     }
+}
+
+/// slurmctld has lost many jobs and arrays that accounting has as alive. The client reads few of them by id at each poll.
+#[test]
+fn more_jobs_are_missing_than_are_read_by_id() {
+    let runtime = Builder::new_multi_thread().enable_all().build().unwrap();
+    let nats = runtime.block_on(NatsServer::start());
+    let questions = (1_001..1_121).map(|id| Question {
+        kind: if id % 2 == 0 { Kind::End } else { Kind::Array },
+        id,
+        opens: 2,
+        answer: None,
+        alive: true,
+    });
+    let world = Arc::new(World {
+        by_id: 2,
+        ..World::new(questions.collect(), vec![Step::QUIET], None)
+    });
+    let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+    let ended = runtime.block_on(play(&nats.url(), "many", &world));
+    for (n, question) in world.questions.iter().enumerate() {
+        let (poll, count, events) =
+            ended
+                .get(&question.id)
+                .cloned()
+                .unwrap_or((u64::MAX, 0, Vec::new()));
+        assert_eq!(count, 1, "{question:?}: {events:?}");
+        let age = question.age(n, poll, &world.steps);
+        assert!(age <= question.limit(), "{question:?} after {age} s");
+    }
+}
+
+/// A backup slurmctld with an older state does not have a job, and then it is there again, with the row that it had. The wait for its end
+/// begins only when it is really gone.
+#[test]
+fn the_wait_for_a_missing_job_is_over_when_it_is_shown_again() {
+    let runtime = Builder::new_multi_thread().enable_all().build().unwrap();
+    let nats = runtime.block_on(NatsServer::start());
+    let question = Question {
+        kind: Kind::LostTwice,
+        id: 1_001,
+        opens: 50,
+        answer: None,
+        alive: true,
+    };
+    let mut steps = vec![Step::QUIET; 30];
+    steps[29].restart = Restart::Orderly;
+    let world = Arc::new(World::new(vec![question], steps, None));
+    let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+    let ended = runtime.block_on(play(&nats.url(), "twice", &world));
+    let (poll, count, events) = &ended[&1_001];
+    assert_eq!(*count, 1, "{events:?}");
+    let age = world.questions[0].age(0, *poll, &world.steps);
+    assert!((390..600).contains(&age), "after {age} s");
 }

@@ -8,9 +8,9 @@ use slurm_client::{JobLookup, JobRecord};
 use slurm_types::JobId;
 
 use super::Poller;
-use super::selection::{ArrayRecord, ChangedJobs, OpenArray, absent};
+use super::selection::{ArrayRecord, ChangedJobs, OpenArray, Rotation, absent};
 use crate::Error;
-use crate::collector::TracedObservation;
+use crate::collector::{ArrayPresence, MissingJob, TracedObservation};
 use crate::domain::Observation;
 use crate::envelope::Cause;
 use crate::job_queries::JobQueries;
@@ -18,6 +18,8 @@ use crate::sources::unless_stopped;
 
 /// Maximum number of records per batch. All facts of a batch are in memory at once, and doorbells wait meanwhile.
 const MAX_RECORDS_PER_BATCH: usize = 500;
+/// Maximum number of missing jobs per poll that accounting is asked about, and of gaps about them. The others follow at the next polls.
+const MAX_MISSING_PER_POLL: usize = 1_000;
 
 impl<S: JobQueries> Poller<S> {
     /// Reads and applies the full records of changed jobs. Returns how long to wait if Slurm did not answer.
@@ -72,14 +74,15 @@ impl<S: JobQueries> Poller<S> {
 
     /// Determines what became of jobs that the answer lacks. Returns how long to wait if Slurm did not answer.
     pub(super) async fn resolve_missing(
-        &self,
+        &mut self,
         cause: &Cause,
-        missing: &[JobId],
+        missing: &BTreeSet<JobId>,
     ) -> Result<Option<Duration>, Error> {
         if missing.is_empty() {
             return Ok(None);
         }
-        let answer = match unless_stopped(&self.shutdown, self.slurm.jobs(missing)).await? {
+        let order = self.turns.jobs.order(missing);
+        let answer = match unless_stopped(&self.shutdown, self.slurm.jobs(&order)).await? {
             Ok(answer) => answer,
             Err(error) => return self.unavailable(&error).await.map(Some),
         };
@@ -87,20 +90,32 @@ impl<S: JobQueries> Poller<S> {
             .found
             .iter()
             .filter_map(|record| Observation::from_controller(&self.collector.cluster, record));
-        let missing_ids: BTreeSet<u32> = missing.iter().map(|id| id.get()).collect();
         let readings = found
-            .filter(|observation| missing_ids.contains(&observation.raw_id))
+            .filter(|observation| {
+                JobId::new(observation.raw_id).is_some_and(|id| missing.contains(&id))
+            })
             .map(TracedObservation::new)
             .collect();
         self.collector.absorb(cause, readings).await?;
-        // Accounting's record of an end suffices; without one, they are read by id in turn.
-        for id in answer.unlisted {
-            self.lookups.ask(id.get()).await;
-        }
-        for id in answer.missing {
-            if self.collector.missing(id.get()).await? {
-                self.lookups.ask(id.get()).await;
+        let unlisted = answer.unlisted.into_iter().collect();
+        self.turns.jobs.were_read(&order, &unlisted);
+        let (mut ask, mut gaps) = (BTreeSet::new(), 0);
+        // What a list lacks may be read by id later, but waits from now on.
+        for id in answer.missing.into_iter().chain(unlisted) {
+            match self.collector.missing(id.get()).await? {
+                MissingJob::Open => drop(ask.insert(id)),
+                MissingJob::Closed => gaps += 1,
             }
+            if gaps >= MAX_MISSING_PER_POLL {
+                break;
+            }
+        }
+        let ask = self
+            .turns
+            .jobs_in_accounting
+            .next(&ask, MAX_MISSING_PER_POLL);
+        for id in ask {
+            self.lookups.ask(id.get()).await;
         }
         Ok(None)
     }
@@ -112,48 +127,80 @@ impl<S: JobQueries> Poller<S> {
         cause: &Cause,
         arrays: Vec<OpenArray>,
     ) -> Result<Option<Duration>, Error> {
-        let absent = absent(&arrays, &mut self.asked_arrays);
+        let absent = self.turns.arrays.order(&absent(&arrays));
         let answer = match unless_stopped(&self.shutdown, self.slurm.jobs(&absent)).await? {
             Ok(answer) => answer,
             Err(error) => return self.unavailable(&error).await.map(Some),
         };
+        let unlisted = answer.unlisted.iter().copied().collect();
+        self.turns.arrays.were_read(&absent, &unlisted);
+        let mut ask = BTreeSet::new();
         for OpenArray { run, record } in arrays {
-            let is_absent = match record {
-                ArrayRecord::There => Some(false),
-                ArrayRecord::Purged => Some(true),
-                ArrayRecord::Absent => self.is_absent(&run, &answer),
+            let presence = match record {
+                ArrayRecord::There => Some(ArrayPresence::There),
+                ArrayRecord::Purged => Some(ArrayPresence::Absent),
+                ArrayRecord::Absent => self.presence(&run, &answer, &unlisted),
             };
             // Unclear cases are retried at the next poll.
-            if let Some(is_absent) = is_absent
+            if let Some(presence) = presence
                 && self
                     .collector
-                    .reconcile_array(cause, &run, is_absent)
+                    .reconcile_array(cause, &run, presence)
                     .await?
             {
-                self.lookups.ask(run.job_id).await;
+                ask.extend(JobId::new(run.job_id));
             }
+        }
+        let ask = self
+            .turns
+            .arrays_in_accounting
+            .next(&ask, MAX_MISSING_PER_POLL);
+        for id in ask {
+            self.lookups.ask(id.get()).await;
         }
         Ok(None)
     }
 
-    /// Whether an array has no record of its own any more; `None` if the answer does not show it.
-    fn is_absent(&self, array: &RunKey, answer: &JobLookup) -> Option<bool> {
+    /// Whether an array has a record of its own; `None` if the answer does not show it.
+    fn presence(
+        &self,
+        array: &RunKey,
+        answer: &JobLookup,
+        unlisted: &BTreeSet<JobId>,
+    ) -> Option<ArrayPresence> {
+        let id = JobId::new(array.job_id)?;
         let of_array = |record: &&JobRecord| {
             let ids = [record.job_id, record.array_job_id];
-            ids.contains(&JobId::new(array.job_id))
+            ids.contains(&Some(id))
         };
         let mut records = answer.found.iter().filter(of_array).peekable();
         if records.peek().is_none() {
-            let missing = answer.missing.iter();
-            return missing
-                .into_iter()
-                .any(|id| id.get() == array.job_id)
-                .then_some(true);
+            return if answer.missing.contains(&id) {
+                Some(ArrayPresence::Absent)
+            } else {
+                unlisted.contains(&id).then_some(ArrayPresence::Unlisted)
+            };
         }
         let own = |record: &JobRecord| {
             let observation = Observation::from_controller(&self.collector.cluster, record);
             observation.is_some_and(|observation| observation.run == *array)
         };
-        Some(!records.any(own))
+        Some(match records.any(own) {
+            true => ArrayPresence::There,
+            false => ArrayPresence::Absent,
+        })
     }
+}
+
+/// Whose turn it is among what polls lack.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Turns {
+    /// Missing jobs that are read by id.
+    jobs: Rotation,
+    /// Missing jobs that accounting is asked about.
+    jobs_in_accounting: Rotation,
+    /// Arrays without a row that are read by id.
+    arrays: Rotation,
+    /// Arrays that accounting is asked about.
+    arrays_in_accounting: Rotation,
 }

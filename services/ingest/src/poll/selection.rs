@@ -9,9 +9,6 @@ use slurm_types::{JobBaseState, JobId, Reason, ReasonClass};
 use crate::collector::MAX_CLOCK_SKEW_SECS;
 use crate::domain::{Observation, RunStore};
 
-/// Maximum number of missing jobs, and of arrays without a row, that are read by id per poll. Others wait for the next one.
-const MAX_MISSING_PER_POLL: usize = 1_000;
-
 /// Digest that no row has, so that the record is read again.
 const NO_DIGEST: u64 = 0;
 
@@ -93,13 +90,12 @@ pub(super) fn changed(run_store: &RunStore, listing: &QueueListing) -> ChangedJo
     ChangedJobs::of(rows.filter(|row| !unchanged(row)).collect())
 }
 
-/// Returns live jobs that the answer lacks, up to the limit, continuing after those that were read last.
+/// Returns live jobs that the answer lacks.
 pub(super) fn missing(
     run_store: &RunStore,
     listing: &QueueListing,
     rows: &BTreeSet<u32>,
-    asked: &mut u32,
-) -> Vec<JobId> {
+) -> BTreeSet<JobId> {
     // A job submitted after the poll began may be missing. A submit time in the far future dates from before the clock was set back.
     let (began, future) = (
         listing.started_at.as_secs(),
@@ -114,30 +110,49 @@ pub(super) fn missing(
             && (run.submit_time < began || run.submit_time > future)
             && !rows.contains(&tracked.raw_id)
     });
-    let ids: BTreeSet<JobId> = alive
+    alive
         .filter_map(|(_, tracked)| JobId::new(tracked.raw_id))
-        .collect();
-    next_missing(&ids, asked)
+        .collect()
 }
 
-/// Returns the arrays without a row that are read by id now, up to the limit, continuing after those that were read last.
-pub(super) fn absent(arrays: &[OpenArray], asked: &mut u32) -> Vec<JobId> {
+/// Returns the arrays without a row.
+pub(super) fn absent(arrays: &[OpenArray]) -> BTreeSet<JobId> {
     let absent = arrays
         .iter()
         .filter(|array| array.record == ArrayRecord::Absent);
-    let ids = absent.filter_map(|array| JobId::new(array.run.job_id));
-    next_missing(&ids.collect(), asked)
+    absent
+        .filter_map(|array| JobId::new(array.run.job_id))
+        .collect()
 }
 
-/// Continues after the last id, and then from the smallest one, so that unanswered ids do not block the others.
-fn next_missing(ids: &BTreeSet<JobId>, asked: &mut u32) -> Vec<JobId> {
-    let (before, after): (Vec<JobId>, Vec<JobId>) = ids.iter().partition(|id| id.get() <= *asked);
-    let next = after.into_iter().chain(before);
-    let next: Vec<JobId> = next.take(MAX_MISSING_PER_POLL).collect();
-    if let Some(last) = next.last() {
-        *asked = last.get();
+/// Turns of missing jobs: Slurm is asked about a few of them at each poll, so that unanswered ones do not block the others.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Rotation {
+    /// The last job that had its turn.
+    last: u32,
+}
+
+impl Rotation {
+    /// Returns the jobs in the order of their turns: those after the last one, and then from the smallest one.
+    pub(super) fn order(self, ids: &BTreeSet<JobId>) -> Vec<JobId> {
+        let (before, after): (Vec<JobId>, Vec<JobId>) =
+            ids.iter().partition(|id| id.get() <= self.last);
+        after.into_iter().chain(before).collect()
     }
-    next
+
+    /// Returns the jobs that have their turn now.
+    pub(super) fn next(&mut self, ids: &BTreeSet<JobId>, limit: usize) -> Vec<JobId> {
+        let mut order = self.order(ids);
+        order.truncate(limit);
+        self.last = order.last().map_or(self.last, |id| id.get());
+        order
+    }
+
+    /// Records an answer about jobs in this order: the first of them were read by id, and no unlisted one was.
+    pub(super) fn were_read(&mut self, order: &[JobId], unlisted: &BTreeSet<JobId>) {
+        let read = order.iter().take_while(|id| !unlisted.contains(id));
+        self.last = read.last().map_or(self.last, |id| id.get());
+    }
 }
 
 /// An array with departed tasks.
@@ -278,20 +293,26 @@ mod tests {
     }
 
     #[test]
-    fn every_missing_job_is_looked_up_in_rotation() {
+    fn every_missing_job_has_its_turn() {
         let ids: BTreeSet<JobId> = (1..=2_500).filter_map(JobId::new).collect();
-        let mut asked = 0;
-        let mut seen = BTreeSet::new();
+        let (mut of_accounting, mut by_id) = (Rotation::default(), Rotation::default());
+        let (mut asked, mut read) = (BTreeSet::new(), BTreeSet::new());
         for _ in 0..3 {
-            let next_missing = next_missing(&ids, &mut asked);
-            assert_eq!(next_missing.len(), MAX_MISSING_PER_POLL);
-            seen.extend(next_missing);
+            asked.extend(of_accounting.next(&ids, 1_000));
         }
-        assert_eq!(seen, ids);
+        assert_eq!(asked, ids);
+        // The client reads 16 of them by id.
+        for _ in 0..157 {
+            let order = by_id.order(&ids);
+            assert_eq!(order.len(), ids.len());
+            read.extend(order[..16].iter().copied());
+            by_id.were_read(&order, &order[16..].iter().copied().collect());
+        }
+        assert_eq!(read, ids);
     }
 
     #[test]
-    fn every_array_without_a_row_is_read_in_rotation() {
+    fn arrays_without_a_row_are_absent() {
         let of = |job_id, record| OpenArray {
             run: RunKey {
                 cluster: "c".to_owned(),
@@ -302,13 +323,13 @@ mod tests {
             },
             record,
         };
-        let mut arrays: Vec<OpenArray> =
-            (1..=2_500).map(|id| of(id, ArrayRecord::Absent)).collect();
-        arrays.extend((3_000..3_500).map(|id| of(id, ArrayRecord::There)));
-        let (mut asked, mut seen) = (0, BTreeSet::new());
-        for _ in 0..3 {
-            seen.extend(absent(&arrays, &mut asked));
-        }
-        assert_eq!(seen, (1..=2_500).filter_map(JobId::new).collect());
+        let arrays = [
+            of(1, ArrayRecord::Absent),
+            of(2, ArrayRecord::There),
+            of(3, ArrayRecord::Purged),
+            of(4, ArrayRecord::Absent),
+        ];
+        let expected = [1, 4].into_iter().filter_map(JobId::new).collect();
+        assert_eq!(absent(&arrays), expected);
     }
 }

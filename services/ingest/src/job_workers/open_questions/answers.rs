@@ -18,20 +18,18 @@ fn task_set(text: &str) -> TaskSet {
 }
 
 impl Model {
+    /// As the client: of what a list of all jobs lacks, the first ones are read by id.
     fn lookup(&self, ids: &[JobId]) -> Result<JobLookup, SlurmError> {
         self.slurmctld()?;
-        let (mut found, mut missing) = (Vec::new(), Vec::new());
+        let mut answer = JobLookup::default();
         for id in ids {
             match self.records().find(|record| record.job_id == Some(*id)) {
-                Some(record) => found.push(record),
-                None => missing.push(*id),
+                Some(record) => answer.found.push(record),
+                None if answer.missing.len() < self.by_id() => answer.missing.push(*id),
+                None => answer.unlisted.push(*id),
             }
         }
-        Ok(JobLookup {
-            found,
-            missing,
-            ..JobLookup::default()
-        })
+        Ok(answer)
     }
 }
 

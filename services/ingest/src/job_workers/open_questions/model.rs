@@ -7,7 +7,7 @@ use mesh_events::proto::mesh::hook::v1::Doorbell;
 use slurm_client::{AccountingRecord, ArrayPosition, ArrayTasks, Error as SlurmError, JobRecord};
 use slurm_types::{ExitCode, JobId, JobState, UnixTime};
 
-use super::world::{EPILOG_STEPS, Kind, Question, Step, World};
+use super::world::{EPILOG_STEPS, Kind, LOST_AT_FIRST, Question, Step, World};
 use crate::domain::Evidence;
 
 /// Slurm, whose times are relative to the start of the test.
@@ -46,6 +46,10 @@ impl Model {
 
     pub(super) fn questions(&self) -> &[Question] {
         &self.world.questions
+    }
+
+    pub(super) fn by_id(&self) -> usize {
+        self.world.by_id
     }
 
     pub(super) fn poll(&self) -> u64 {
@@ -118,16 +122,21 @@ impl Model {
             ..waits.clone()
         };
         Some(match (question.kind, open) {
+            (Kind::LostTwice, false) if LOST_AT_FIRST.contains(&(question.opens - poll)) => {
+                return None;
+            }
             (
                 Kind::End
                 | Kind::EarlierEnd
                 | Kind::Usage
                 | Kind::ReportedEnd
                 | Kind::ReportedEarlierEnd
-                | Kind::ExitCode,
+                | Kind::ExitCode
+                | Kind::LostTwice,
                 false,
             ) => runs,
-            (Kind::End | Kind::Array, true) | (Kind::UnseenId | Kind::UnseenEarlierEnd, false) => {
+            (Kind::End | Kind::LostTwice | Kind::Array, true)
+            | (Kind::UnseenId | Kind::UnseenEarlierEnd, false) => {
                 return None;
             }
             (Kind::EarlierEnd | Kind::ReportedEarlierEnd | Kind::UnseenEarlierEnd, true) => {
@@ -194,7 +203,7 @@ impl Model {
             ..waits(state)
         };
         let (over, alive) = match question.kind {
-            Kind::End | Kind::Usage | Kind::ReportedEnd | Kind::ExitCode => {
+            Kind::End | Kind::LostTwice | Kind::Usage | Kind::ReportedEnd | Kind::ExitCode => {
                 (row("COMPLETED"), row("RUNNING"))
             }
             Kind::EarlierEnd | Kind::ReportedEarlierEnd | Kind::UnseenEarlierEnd => {

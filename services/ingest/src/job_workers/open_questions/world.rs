@@ -10,6 +10,8 @@ use proptest::sample::select;
 pub(super) const STEP: u64 = 15;
 /// Steps for which the epilogs of a run take: longer than any answer of accounting.
 pub(super) const EPILOG_STEPS: u64 = 60;
+/// Steps before the question during which slurmctld does not have the run for the first time.
+pub(super) const LOST_AT_FIRST: Range<u64> = 20..40;
 /// Steps that slurmctld needs to report what happened during an outage of accounting.
 const REPORT_STEPS: u64 = 2;
 /// Steps with faults.
@@ -43,6 +45,8 @@ pub(super) enum Kind {
     ExitCode,
     /// How did the run end before the first one that was seen?
     UnseenEarlierEnd,
+    /// How did a run end that slurmctld does not have any more, and did not have for a while earlier?
+    LostTwice,
 }
 
 pub(super) const KINDS: [Kind; 12] = [
@@ -137,7 +141,7 @@ pub(super) struct Step {
 impl Step {
     /// Whether the list of this poll leaves out the `n`th question's job.
     pub(super) const fn leaves_out(&self, n: usize) -> bool {
-        self.left_out & (1 << n) != 0
+        n < 64 && self.left_out & (1 << n) != 0
     }
 
     pub(super) const QUIET: Self = Self {
@@ -163,6 +167,8 @@ pub(super) struct World {
     pub(super) steps: Vec<Step>,
     /// Polls during which accounting is away without a break.
     pub(super) outage: Option<Range<u64>>,
+    /// Missing jobs that the client reads by id; it only finds the others unlisted.
+    pub(super) by_id: usize,
 }
 
 impl World {
@@ -181,6 +187,7 @@ impl World {
             questions,
             steps,
             outage,
+            by_id: 16,
         }
     }
 
@@ -265,6 +272,10 @@ pub(super) fn worlds() -> impl Strategy<Value = World> {
     });
     let outage = (2..40u64, 20..70u64).prop_map(|(from, polls)| from..from + polls);
     let outage = prop::option::of(outage);
-    (questions(), steps, outage)
-        .prop_map(|(questions, steps, outage)| World::new(questions, steps, outage))
+    let by_id = select(vec![1, 16]);
+    let world = (questions(), steps, outage, by_id);
+    world.prop_map(|(questions, steps, outage, by_id)| World {
+        by_id,
+        ..World::new(questions, steps, outage)
+    })
 }

@@ -4,12 +4,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use axum::Router;
-use secret_file::FileStamp;
 use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
 
 use crate::api::{Coordinators, audited, metrics};
-use crate::{ConfigError, ConfigFile, Health, MeshConfig};
+use crate::{ConfigError, ConfigFile, Health, MeshConfig, WatchedFiles};
 
 /// Interval of checks for missing streams and buckets.
 const RESTORE_INTERVAL: Duration = Duration::from_secs(5);
@@ -135,14 +134,13 @@ impl Context {
         Self::new(self.config.read_again()?, self.shutdown.clone())
     }
 
-    /// The configuration file, if there is one.
-    pub fn config_path(&self) -> Option<&Path> {
-        self.config.path()
-    }
-
-    /// The stamp of the configuration file, taken before it was read.
-    pub const fn config_stamp(&self) -> Option<FileStamp> {
-        self.config.stamp()
+    /// The configuration file, if there is one, to notice changes since it was read.
+    pub fn watched_config(&self) -> WatchedFiles {
+        let mut files = WatchedFiles::default();
+        if let Some(path) = self.config.path() {
+            files.add_with_stamp(path.to_owned(), self.config.stamp());
+        }
+        files
     }
 
     /// The layers of the configuration as they were when read.

@@ -14,8 +14,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use mesh_events::proto::mesh::event::v1::Identity;
-use secret_file::FileStamp;
 use serde::{Deserialize, Serialize};
+
+use crate::WatchedFiles;
 
 /// `provenance` of identities from the map, as events carry it.
 const PROVENANCE: &str = "map-file";
@@ -112,8 +113,8 @@ pub struct IdentityMap {
 struct State {
     users: BTreeMap<String, UserIdentity>,
     was_read: bool,
-    /// Stamp of the file last read, good or bad, so that a bad file is warned about once.
-    seen: Option<Option<FileStamp>>,
+    /// A bad file is warned about once.
+    files: WatchedFiles,
     /// Why the file last read cannot be used.
     problem: Option<String>,
 }
@@ -121,9 +122,15 @@ struct State {
 impl IdentityMap {
     /// A map from a file; without a file it is empty.
     pub fn new(path: Option<PathBuf>) -> Self {
+        let mut files = WatchedFiles::default();
+        path.iter().for_each(|path| files.add(path.clone()));
+        files.read_again();
         let map = Self {
             path,
-            state: Mutex::default(),
+            state: Mutex::new(State {
+                files,
+                ..State::default()
+            }),
         };
         map.reload();
         map
@@ -162,11 +169,9 @@ impl IdentityMap {
     pub fn reload(&self) -> Option<String> {
         let path = self.path.as_ref()?;
         let mut state = self.lock();
-        let found = FileStamp::of(path);
-        if state.seen == Some(found) {
+        if !state.files.changed() {
             return state.problem.clone();
         }
-        state.seen = Some(found);
         match read(path) {
             Ok(users) => {
                 tracing::info!(path = %path.display(), users = users.len(), "identity map loaded");

@@ -5,7 +5,7 @@
 //! Modules by duty:
 //!
 //! - start and stop: `process` (command line, signals, drain), `malloc` (its bounds), `systemd`; `program` runs other programs to their end;
-//! - configuration: `config`, `reload` (files that change), `context` (what a service gets);
+//! - configuration: `config`, `reload` (`mesh.toml` that changes), `watched_files` (files that change), `context` (what a service gets);
 //! - readiness: `health`, `probe`, `database_start`, `sqlite_integrity`, `leadership`;
 //! - the API: [`api`] (authentication, roles, limits, audit of reads), [`identity`], [`UserNames`], [`time_bound`] (times in requests);
 //! - traces, metrics and logs: [`telemetry`].
@@ -29,6 +29,7 @@ mod systemd;
 pub mod telemetry;
 pub mod time_bound;
 mod user_names;
+mod watched_files;
 
 pub use ask::ask;
 pub use config::{
@@ -42,11 +43,11 @@ pub use process::{
     LAST_THREADS, RunningService, Service, apply_process_limits, check_config, command,
     install_crypto_provider, main, run_api, shutdown_on_signals, start_service,
 };
-pub use reload::ReloadTimer;
 pub use spreadsheet::harmless_cell;
 pub use time_bound::{ParseTimeError, TimeBound};
 pub use unix_process::memory::return_freed as return_freed_memory;
 pub use user_names::{Unanswered, UserNames};
+pub use watched_files::{ReloadTimer, WatchedFiles};
 
 /// Any error, as services hand it to their process.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;

@@ -1,58 +1,9 @@
-//! When files are read again: every two seconds if they have changed, at SIGHUP at once.
+//! Reads `mesh.toml` again when it changes.
 
 use std::collections::BTreeSet;
-use std::path::Path;
-use std::time::Duration;
-
-use secret_file::FileStamp;
-use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio_util::sync::CancellationToken;
 
 use crate::telemetry::LogFilter;
-use crate::{Context, error_chain, return_freed_memory};
-
-/// Longest delay until a changed file takes effect.
-const RELOAD_INTERVAL: Duration = Duration::from_secs(2);
-
-/// Waits until files are due to be compared.
-pub struct ReloadTimer {
-    /// `None` if the process may not handle signals.
-    hangup: Option<Signal>,
-    interval: Duration,
-    shutdown: CancellationToken,
-}
-
-impl ReloadTimer {
-    /// A timer that ends at shutdown.
-    pub fn new(shutdown: CancellationToken) -> Self {
-        Self::every(RELOAD_INTERVAL, shutdown)
-    }
-
-    /// A timer with its own interval.
-    pub fn every(interval: Duration, shutdown: CancellationToken) -> Self {
-        Self {
-            hangup: signal(SignalKind::hangup()).ok(),
-            interval,
-            shutdown,
-        }
-    }
-
-    /// Waits for the next comparison. Returns false at shutdown.
-    pub async fn due(&mut self) -> bool {
-        let hangup = async {
-            match &mut self.hangup {
-                Some(hangup) => drop(hangup.recv().await),
-                None => std::future::pending().await,
-            }
-        };
-        tokio::select! {
-            () = self.shutdown.cancelled() => return false,
-            () = hangup => {}
-            () = tokio::time::sleep(self.interval) => {}
-        }
-        true
-    }
-}
+use crate::{Context, ReloadTimer, error_chain, return_freed_memory};
 
 /// Key of the log filter, which takes effect at once.
 const LOG_FILTER: &str = "mesh.telemetry.log_filter";
@@ -60,23 +11,15 @@ const LOG_FILTER: &str = "mesh.telemetry.log_filter";
 /// Reads `mesh.toml` again when it changes, and reports what changed. The log filter takes effect, and services take their
 /// [live keys](crate::Service::LIVE_KEYS) themselves; other keys take effect at a restart. A file that cannot be used changes nothing.
 pub(crate) async fn follow_configuration(context: Context, log_filter: LogFilter) {
-    let Some(path) = context.config().path().map(Path::to_owned) else {
-        return;
-    };
+    let mut files = context.watched_config();
     let note = context.health.note("configuration");
     let mut known = context.config().clone();
     // The services have what they need.
     known.release();
     return_freed_memory();
-    let mut seen = context.config_stamp();
     let mut pending = BTreeSet::new();
     let mut timer = ReloadTimer::new(context.shutdown.clone());
-    while timer.due().await {
-        let found = FileStamp::of(&path);
-        if found == seen {
-            continue;
-        }
-        seen = found;
+    while timer.changed(&mut files).await {
         let read = match context.read_again() {
             Ok(read) => read,
             Err(error) => {

@@ -3,8 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use mesh_runtime::ReloadTimer;
-use secret_file::FileStamp;
+use mesh_runtime::{ReloadTimer, WatchedFiles};
 use tokio::sync::watch;
 
 use crate::adapters::Store;
@@ -12,11 +11,11 @@ use crate::error::Error;
 use crate::metrics;
 use crate::price_book::{PriceBook, PriceBookError};
 
-/// The price book in use, and the stamp of its file when it was read.
+/// The price book in use, and its file.
 pub(crate) struct PriceBookWatcher {
     pub book: watch::Sender<Arc<PriceBook>>,
     path: PathBuf,
-    seen: Option<FileStamp>,
+    files: WatchedFiles,
 }
 
 /// Result of a check.
@@ -30,9 +29,10 @@ pub(crate) enum ReloadOutcome {
 impl PriceBookWatcher {
     /// Loads the book for the first time.
     pub fn new(path: PathBuf) -> Result<Self, PriceBookError> {
-        let seen = FileStamp::of(&path);
+        let mut files = WatchedFiles::default();
+        files.add(path.clone());
         let book = watch::Sender::new(Arc::new(PriceBook::load(&path)?));
-        Ok(Self { book, path, seen })
+        Ok(Self { book, path, files })
     }
 
     /// Stores the content of the book in use under its name and version.
@@ -53,12 +53,9 @@ impl PriceBookWatcher {
 
     /// Reloads the file if it has changed.
     async fn check(&mut self, store: &Store) -> ReloadOutcome {
-        // The stamp before reading, so that a change in between is noticed next time.
-        let now = FileStamp::of(&self.path);
-        if now == self.seen {
+        if !self.files.changed() {
             return ReloadOutcome::Unchanged;
         }
-        let before = std::mem::replace(&mut self.seen, now);
         match self.reread(store).await {
             Ok(book) => {
                 tracing::info!(price_book = book.label(), "price book reloaded");
@@ -69,7 +66,7 @@ impl PriceBookWatcher {
             Err(error) => {
                 if matches!(error, Error::Database(_)) {
                     // The book is not at fault. It is read again at the next poll.
-                    self.seen = before;
+                    self.files.read_again();
                 }
                 let current = self.book.borrow().label();
                 tracing::error!(

@@ -41,7 +41,7 @@ use std::time::Duration;
 use mesh_bus::Bus;
 use mesh_db::Location;
 use mesh_runtime::{
-    BoxError, Condition, Context, DatabaseStart, RenamedKeys, RunningService, Service,
+    BoxError, Condition, Context, DatabaseStart, RenamedKeys, RunningService, Service, WatchedFiles,
 };
 use secrecy::ExposeSecret as _;
 use tokio::sync::{Mutex, Notify, Semaphore, watch};
@@ -59,7 +59,7 @@ use delivery::http::Http;
 use delivery::spending::SpendingWait;
 use delivery::{outbox_publisher, retention_schedule};
 use endpoint::registry::Registry;
-use endpoint::reload::{EndpointReloader, FileStamps, NamedFiles};
+use endpoint::reload::{EndpointReloader, read_endpoints};
 use endpoint::replay_listener;
 use endpoint::vault::Vault;
 use endpoint::worker_pool::WorkerPool;
@@ -102,7 +102,7 @@ impl Service for WebhookDispatcherService {
         let Configuration {
             config,
             endpoints,
-            named,
+            files,
             network,
             location,
         } = configuration(&context)?;
@@ -150,7 +150,7 @@ impl Service for WebhookDispatcherService {
         }));
         let reloader = EndpointReloader {
             context: context.clone(),
-            named,
+            files,
             store: shared.store.clone(),
             registry,
             worker_pool,
@@ -205,8 +205,8 @@ pub async fn restore(context: &Context) -> Result<(), BoxError> {
 struct Configuration {
     config: Config,
     endpoints: Vec<Endpoint>,
-    /// The files that the endpoints name, with their stamps.
-    named: FileStamps,
+    /// `mesh.toml` and the files that its endpoints name.
+    files: WatchedFiles,
     network: Network,
     location: Location,
 }
@@ -216,15 +216,15 @@ fn configuration(context: &Context) -> Result<Configuration, BoxError> {
     let config: Config = context.section(WebhookDispatcherService::NAME)?;
     let read = |path: &Path| std::fs::read_to_string(context.relative(path));
     let read_secret = |path: &Path| secret_file::read(&context.relative(path));
-    let named = NamedFiles::default();
-    let endpoints = config.validate(|path| named.read(context, path));
+    let mut files = context.watched_config();
+    let endpoints = read_endpoints(context, &config, &mut files);
     let network = config.network(read, read_secret);
     let location = config.location(&context.mesh.data_dir);
     match (endpoints, network, location) {
         (Ok(endpoints), Ok(network), Ok(location)) => Ok(Configuration {
             config,
             endpoints,
-            named: named.into_stamps(),
+            files,
             network,
             location,
         }),

@@ -38,7 +38,7 @@ use mesh_bus::{Backoff, Bus};
 use mesh_db::Location;
 use mesh_db::damage::RecoveryMarker;
 use mesh_events::catalogue::{MESH_IN, SLURM_EVENTS};
-use mesh_runtime::{BoxError, Context, DatabaseStart, RunningService, Service};
+use mesh_runtime::{BoxError, Context, DatabaseStart, RunningService, Service, WatchedFiles};
 use slurm_submit::Submitter;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
@@ -150,7 +150,7 @@ impl Service for WorkflowTriggerService {
             },
             watcher: RulesWatcher {
                 context: context.clone(),
-                scripts,
+                files,
                 rules,
             },
             bus,
@@ -185,13 +185,15 @@ struct Configuration {
     config: Config,
     location: Location,
     rules: Rules,
-    scripts: PathBuf,
+    /// The files that the rules are read from.
+    files: WatchedFiles,
 }
 
 fn configuration(context: &Context) -> Result<Configuration, BoxError> {
     let config: Config = context.section(WorkflowTriggerService::NAME)?;
     let mut faults = config.faults();
-    let scripts = context.relative(&config.scripts);
+    let mut files = context.watched_config();
+    files.add_folder(context.relative(&config.scripts), |_| true);
     let rules = config.rules(|path| context.relative(path));
     let rules = rules.unwrap_or_else(|problems| {
         faults.extend(problems);
@@ -205,7 +207,7 @@ fn configuration(context: &Context) -> Result<Configuration, BoxError> {
             config,
             location,
             rules,
-            scripts,
+            files,
         }),
         Ok(_) => Err(context.faults(&faults).into()),
         Err(fault) => {

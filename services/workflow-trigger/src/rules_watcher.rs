@@ -1,10 +1,8 @@
 //! Takes the rules of `mesh.toml` again when the file or a script changes. Other keys take effect at a restart.
 
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use mesh_runtime::{BoxError, Context, ReloadTimer, Service as _};
-use secret_file::FileStamp;
+use mesh_runtime::{BoxError, Context, ReloadTimer, Service as _, WatchedFiles};
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 
@@ -12,32 +10,20 @@ use crate::WorkflowTriggerService;
 use crate::config::Config;
 use crate::domain::index::Rules;
 
-/// Files, each as it was before it was read.
-type FileStamps = Vec<(PathBuf, Option<FileStamp>)>;
-
 /// Follows the rules.
 pub(crate) struct RulesWatcher {
     pub context: Context,
-    /// Folder of the scripts.
-    pub scripts: PathBuf,
+    /// `mesh.toml` and the scripts.
+    pub files: WatchedFiles,
     pub rules: watch::Sender<Arc<Rules>>,
 }
 
 impl RulesWatcher {
     /// Follows the files until shutdown. Rules that cannot be used change nothing; the log and the notes of `/readyz` say why.
-    pub async fn run(self) {
-        let Some(path) = self.context.config_path().map(Path::to_owned) else {
-            return;
-        };
+    pub async fn run(mut self) {
         let note = self.context.health.note("workflow-trigger.rules");
         let mut timer = ReloadTimer::new(self.context.shutdown.clone());
-        let mut files = stamps(&path, &self.scripts);
-        while timer.due().await {
-            let found = stamps(&path, &self.scripts);
-            if found == files {
-                continue;
-            }
-            files = found;
+        while timer.changed(&mut self.files).await {
             let context = self.context.clone();
             let Ok(read) = spawn_blocking(move || read(&context)).await else {
                 continue;
@@ -65,11 +51,41 @@ fn read(context: &Context) -> Result<Rules, BoxError> {
     Ok(rules.map_err(|faults| context.faults(&faults))?)
 }
 
-fn stamps(config: &Path, scripts: &Path) -> FileStamps {
-    let entries = std::fs::read_dir(scripts).into_iter().flatten().flatten();
-    let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
-    paths.push(config.to_owned());
-    paths.sort();
-    let stamp = |path: PathBuf| (path.clone(), FileStamp::of(&path));
-    paths.into_iter().map(stamp).collect()
+#[cfg(test)]
+mod tests {
+    use mesh_runtime::{ConfigFile, ServiceSection};
+    use tokio_util::sync::CancellationToken;
+
+    use super::*;
+
+    const RULE: &str =
+        "on = { types = [\"job.failed\"] }\nact = { kind = \"submit\", script = \"x.sh\" }\n";
+
+    #[tokio::test]
+    async fn rules_that_change_while_the_service_starts_are_used() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("mesh.toml");
+        std::fs::write(&path, "[mesh]\ncluster = 'c'\n").unwrap();
+        let services = [ServiceSection::of::<WorkflowTriggerService>()];
+        let config = ConfigFile::load(&services, Some(&path)).unwrap();
+        let shutdown = CancellationToken::new();
+        let context = Context::new(config, shutdown.clone()).unwrap();
+        let read = crate::configuration(&context).unwrap();
+        assert_eq!(read.rules.all().count(), 0);
+        // The database may be away for minutes before the rules are followed.
+        let text = format!("[mesh]\ncluster = 'c'\n[[workflow-trigger.rules]]\nname = 'r'\n{RULE}");
+        std::fs::write(&path, text).unwrap();
+        let rules = watch::Sender::new(Arc::new(read.rules));
+        let mut changed = rules.subscribe();
+        let watcher = RulesWatcher {
+            context,
+            files: read.files,
+            rules,
+        };
+        let running = tokio::spawn(watcher.run());
+        changed.changed().await.unwrap();
+        assert_eq!(changed.borrow().all().count(), 1);
+        shutdown.cancel();
+        running.await.unwrap();
+    }
 }

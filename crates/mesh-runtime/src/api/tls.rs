@@ -13,14 +13,13 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
-use secret_file::FileStamp;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::server::TlsStream;
 use tokio_rustls::{Accept, TlsAcceptor};
 
 use super::server::{Peer, tcp_peer};
-use crate::{BoxError, HealthNote};
+use crate::{BoxError, HealthNote, WatchedFiles};
 
 /// The present certificate of the server.
 #[derive(Debug)]
@@ -29,7 +28,7 @@ pub(crate) struct Certificate {
     key_file: PathBuf,
     current: RwLock<Arc<CertifiedKey>>,
     /// The files last read, good or bad, so that a bad one is reported once.
-    seen: Mutex<[Option<FileStamp>; 2]>,
+    files: Mutex<WatchedFiles>,
 }
 
 impl Certificate {
@@ -38,24 +37,24 @@ impl Certificate {
     /// # Errors
     /// If one of them cannot be used, or they do not belong together.
     pub(crate) fn new(cert_file: PathBuf, key_file: PathBuf) -> Result<Self, String> {
-        let seen = Mutex::new([&cert_file, &key_file].map(|file| FileStamp::of(file)));
+        let mut files = WatchedFiles::default();
+        files.add(cert_file.clone());
+        files.add(key_file.clone());
         let current = RwLock::new(read(&cert_file, &key_file)?);
         Ok(Self {
             cert_file,
             key_file,
             current,
-            seen,
+            files: Mutex::new(files),
         })
     }
 
     /// Reads changed files again. A pair that cannot be used changes nothing.
     pub(crate) fn reload(&self, note: &HealthNote) {
-        let found = [&self.cert_file, &self.key_file].map(|file| FileStamp::of(file));
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        if *seen == found {
+        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+        if !files.changed() {
             return;
         }
-        *seen = found;
         match read(&self.cert_file, &self.key_file) {
             Ok(read) => {
                 *self.current.write().unwrap_or_else(PoisonError::into_inner) = read;

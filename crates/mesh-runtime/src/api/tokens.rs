@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use secret_file::FileStamp;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 
 use super::{AccountsByCluster, AuthMethod, Caller, Role};
+use crate::WatchedFiles;
 
 /// Shorter tokens can be guessed.
 const MIN_TOKEN_CHARS: usize = 16;
@@ -103,8 +103,7 @@ struct Token {
 struct State {
     /// SHA-256 of the token; `None` while its file cannot be used.
     digest: Option<[u8; 32]>,
-    /// Stamp of the file when it was last read.
-    seen: Option<FileStamp>,
+    files: WatchedFiles,
 }
 
 impl Tokens {
@@ -142,7 +141,7 @@ impl Tokens {
                     file: None,
                     state: Mutex::new(State {
                         digest: Some(digest),
-                        seen: None,
+                        files: WatchedFiles::default(),
                     }),
                 },
                 None => Token::of_file(caller, token.file.clone())?,
@@ -177,32 +176,30 @@ impl Tokens {
 
 impl Token {
     fn of_file(caller: Caller, file: PathBuf) -> Result<Self, String> {
-        let (digest, seen) = read(&file)
+        let mut files = WatchedFiles::default();
+        files.add(file.clone());
+        let digest = read(&file)
             .map_err(|reason| format!("{} {}: {reason}", caller.name, file.display()))?;
         Ok(Self {
             caller,
             file: Some(file),
             state: Mutex::new(State {
                 digest: Some(digest),
-                seen: Some(seen),
+                files,
             }),
         })
     }
 
     fn reload(&self) {
         let Some(file) = &self.file else { return };
-        let now = FileStamp::of(file);
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if state.seen == now {
+        if !state.files.changed() {
             return;
         }
         match read(file) {
-            Ok((digest, seen)) => {
+            Ok(digest) => {
                 tracing::info!(token = self.caller.name, "token reloaded");
-                *state = State {
-                    digest: Some(digest),
-                    seen: Some(seen),
-                };
+                state.digest = Some(digest);
             }
             Err(reason) => {
                 tracing::warn!(
@@ -211,24 +208,21 @@ impl Token {
                     reason,
                     "token unusable, requests with it are refused"
                 );
-                *state = State {
-                    digest: None,
-                    seen: now,
-                };
+                state.digest = None;
             }
         }
     }
 }
 
-fn read(file: &Path) -> Result<([u8; 32], FileStamp), String> {
-    let (text, stamp) = secret_file::read_with_stamp(file).map_err(|error| error.to_string())?;
+fn read(file: &Path) -> Result<[u8; 32], String> {
+    let text = secret_file::read(file).map_err(|error| error.to_string())?;
     let text = text.trim();
     if text.len() < MIN_TOKEN_CHARS {
         return Err(format!(
             "a token needs at least {MIN_TOKEN_CHARS} characters"
         ));
     }
-    Ok((Sha256::digest(text.as_bytes()).into(), stamp))
+    Ok(Sha256::digest(text.as_bytes()).into())
 }
 
 #[cfg(test)]

@@ -52,7 +52,13 @@ fn list(faults: &[BudgetFault]) -> String {
     faults.join("; ")
 }
 
-/// The budget files of a folder, by name: `*.toml`, without hidden ones.
+/// True for the budget files of a folder: `*.toml`, without hidden ones.
+pub fn is_budget_file(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    name.ends_with(".toml") && !name.starts_with('.')
+}
+
+/// The budget files of a folder, by name.
 ///
 /// # Errors
 /// If the folder cannot be read.
@@ -60,8 +66,7 @@ pub fn list_files(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for entry in std::fs::read_dir(folder)? {
         let path = entry?.path();
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        if name.ends_with(".toml") && !name.starts_with('.') {
+        if is_budget_file(&path) {
             files.push(path);
         }
     }

@@ -1,12 +1,11 @@
 //! Watches the folder of budgets, and those of the API. Faulty files are reported, and the last valid ones remain in use. Of the budgets of
 //! the API each is on its own.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::collections::BTreeSet;
+use std::path::PathBuf;
 use std::sync::Arc;
 
-use mesh_runtime::{HealthNote, ReloadTimer};
-use secret_file::FileStamp;
+use mesh_runtime::{HealthNote, ReloadTimer, WatchedFiles};
 use tokio::sync::watch;
 
 use super::Budget;
@@ -15,16 +14,13 @@ use crate::adapters::Store;
 use crate::metrics;
 use crate::price_book::PriceBook;
 
-/// Stamps of the files of the folder.
-type Stamps = BTreeMap<PathBuf, Option<FileStamp>>;
-
-/// The budgets in use, and the stamps of their files when they were read.
+/// The budgets in use, and their files.
 pub(crate) struct BudgetWatcher {
     pub budgets: watch::Sender<Arc<Vec<Budget>>>,
     /// Those of files alone.
     pub of_files: watch::Sender<Arc<Vec<Budget>>>,
     folder: PathBuf,
-    seen: Stamps,
+    files: WatchedFiles,
     /// Budgets of the API: name and content.
     of_api: Vec<(String, String)>,
     /// Names budgets of the API that are not in use.
@@ -38,14 +34,15 @@ impl BudgetWatcher {
         book: &PriceBook,
         ignored: HealthNote,
     ) -> Result<Self, BudgetsError> {
-        let seen = stamps(&folder);
+        let mut watched = WatchedFiles::default();
+        watched.add_folder(folder.clone(), files::is_budget_file);
         let budgets = files::load(&folder, Some(&book.currency))?;
         let budgets = Arc::new(budgets);
         Ok(Self {
             budgets: watch::Sender::new(Arc::clone(&budgets)),
             of_files: watch::Sender::new(budgets),
             folder,
-            seen,
+            files: watched,
             of_api: Vec::new(),
             ignored,
         })
@@ -74,13 +71,10 @@ impl BudgetWatcher {
 
     /// Reloads the budgets if they have changed. True if the budgets in use were replaced.
     fn check(&mut self, book: &PriceBook, of_api: Vec<(String, String)>) -> bool {
-        // The stamps before reading, so that a change in between is noticed next time.
-        let found = stamps(&self.folder);
-        let (are_files_new, is_api_new) = (found != self.seen, of_api != self.of_api);
+        let (are_files_new, is_api_new) = (self.files.changed(), of_api != self.of_api);
         if !are_files_new && !is_api_new {
             return false;
         }
-        self.seen = found;
         self.of_api = of_api;
         if are_files_new && !self.reload_files(book) && !is_api_new {
             return false;
@@ -137,15 +131,6 @@ impl BudgetWatcher {
         }
         budgets
     }
-}
-
-fn stamps(folder: &Path) -> Stamps {
-    let files = files::list_files(folder).unwrap_or_default();
-    let stamp = |file: PathBuf| {
-        let stamp = FileStamp::of(&file);
-        (file, stamp)
-    };
-    files.into_iter().map(stamp).collect()
 }
 
 #[cfg(test)]

@@ -2,54 +2,25 @@
 //! a restart.
 
 use std::cell::RefCell;
-use std::io;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
-use mesh_runtime::{BoxError, Context, ReloadTimer, Service as _, return_freed_memory};
-use secret_file::FileStamp;
+use mesh_runtime::{
+    BoxError, Context, ReloadTimer, Service as _, WatchedFiles, return_freed_memory,
+};
 use tokio::task::spawn_blocking;
 
-use crate::config::{Config, Endpoint};
+use crate::config::{Config, Endpoint, Fault};
 use crate::endpoint::registry::{EndpointChanges, Registry};
 use crate::endpoint::worker_pool::WorkerPool;
 use crate::error::Error;
-use crate::repeat::pause;
 use crate::store::Store;
 use crate::{WebhookDispatcherService, clock};
-
-/// A file must stay the same for this long before it is read: an editor may be writing it.
-const SETTLE_TIME: Duration = Duration::from_millis(250);
-
-/// Files, each as it was before it was read.
-pub(crate) type FileStamps = Vec<(PathBuf, Option<FileStamp>)>;
-
-/// Reads the files that endpoints name.
-#[derive(Default)]
-pub(crate) struct NamedFiles(RefCell<FileStamps>);
-
-impl NamedFiles {
-    /// Reads a secret, or why it cannot be used.
-    pub fn read(&self, context: &Context, path: &Path) -> io::Result<String> {
-        let path = context.relative(path);
-        let stamp = FileStamp::of(&path);
-        let text = secret_file::read(&path);
-        self.0.borrow_mut().push((path, stamp));
-        text
-    }
-
-    /// The files that were read.
-    pub fn into_stamps(self) -> FileStamps {
-        self.0.into_inner()
-    }
-}
 
 /// What is needed to replace the endpoints of `mesh.toml`.
 pub(crate) struct EndpointReloader {
     pub context: Context,
-    /// The files that the endpoints name.
-    pub named: FileStamps,
+    /// `mesh.toml` and the files that its endpoints name.
+    pub files: WatchedFiles,
     pub store: Store,
     pub registry: Arc<Registry>,
     pub worker_pool: Arc<WorkerPool>,
@@ -59,42 +30,19 @@ impl EndpointReloader {
     /// Follows the files until shutdown. A file that cannot be used changes nothing; the log and the notes of
     /// `/readyz` say why.
     pub async fn run(mut self) {
-        let Some(path) = self.context.config_path().map(Path::to_owned) else {
-            return;
-        };
-        let shutdown = self.context.shutdown.clone();
         let note = format!("{}.endpoints", WebhookDispatcherService::NAME);
         let note = self.context.health.note(&note);
-        let mut files = vec![(path.clone(), self.context.config_stamp())];
-        files.append(&mut self.named);
-        let mut timer = ReloadTimer::new(shutdown.clone());
-        while timer.due().await {
-            let mut found = now(&files);
-            if found == files {
-                continue;
-            }
-            loop {
-                if !pause(SETTLE_TIME, &shutdown).await {
-                    return;
-                }
-                let later = now(&files);
-                if later == found {
-                    break;
-                }
-                found = later;
-            }
+        let mut timer = ReloadTimer::new(self.context.shutdown.clone());
+        while timer.changed(&mut self.files).await {
             let (context, config) = (self.context.clone(), self.registry.config().clone());
-            let Ok((named, read)) = spawn_blocking(move || read(&context, config)).await else {
+            let Ok((found, read)) = spawn_blocking(move || read(&context, config)).await else {
                 continue;
             };
-            files = found;
-            files.truncate(1);
-            files.extend(named);
+            self.files = found;
             let applied = match read {
                 Ok(endpoints) => self.apply(endpoints).await.map_err(|error| {
                     if error.is_unavailable() {
-                        // Read again.
-                        files[0].1 = None;
+                        self.files.read_again();
                     }
                     error.into()
                 }),
@@ -138,34 +86,41 @@ impl EndpointReloader {
     }
 }
 
-/// The files as they are now.
-fn now(files: &FileStamps) -> FileStamps {
-    let files = files.iter();
-    files
-        .map(|(path, _)| (path.clone(), FileStamp::of(path)))
-        .collect()
-}
-
-/// Reads the endpoints of the file, and returns the files that they name. All other keys are those in use.
-fn read(context: &Context, config: Config) -> (FileStamps, Result<Vec<Endpoint>, BoxError>) {
-    let named = NamedFiles::default();
-    let endpoints = || -> Result<Vec<Endpoint>, BoxError> {
+/// Reads the endpoints of `mesh.toml`, and returns the files that they are read from. All other keys are those in use.
+fn read(context: &Context, config: Config) -> (WatchedFiles, Result<Vec<Endpoint>, BoxError>) {
+    let mut files = context.watched_config();
+    // Only what changes from now on is new.
+    files.changed();
+    let read = |files: &mut WatchedFiles| -> Result<Vec<Endpoint>, BoxError> {
         let again: Config = context
             .read_again()?
             .section(WebhookDispatcherService::NAME)?;
         let endpoints = again.endpoints;
-        let read = Config {
+        let config = Config {
             endpoints,
             ..config
-        }
-        .validate(|path| named.read(context, path));
-        read.map_err(|faults| {
+        };
+        read_endpoints(context, &config, files).map_err(|faults| {
             let faults: Vec<String> = faults.iter().map(ToString::to_string).collect();
             context.faults(&faults).into()
         })
     };
-    let endpoints = endpoints();
-    (named.into_stamps(), endpoints)
+    let endpoints = read(&mut files);
+    (files, endpoints)
+}
+
+/// The endpoints of a configuration. The files that they name are added to `files`.
+pub(crate) fn read_endpoints(
+    context: &Context,
+    config: &Config,
+    files: &mut WatchedFiles,
+) -> Result<Vec<Endpoint>, Vec<Fault>> {
+    let files = RefCell::new(files);
+    config.validate(|path| {
+        let path = context.relative(path);
+        files.borrow_mut().add(path.clone());
+        secret_file::read(&path)
+    })
 }
 
 fn report(changes: &EndpointChanges) {

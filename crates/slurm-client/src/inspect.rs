@@ -1,7 +1,7 @@
 //! Parses any output of Slurm the way the collectors do, for bug reports: `smesh inspect`.
 //!
 //! The kind of output is detected from the text itself: JSON of slurmrestd and `--json`, `scontrol show` in one line or several, tables of
-//! sacct, squeue and sinfo with or without column names. Pure.
+//! sacct, squeue and sinfo with column names. What cannot be read for certain is refused, with a command that prints it so. Pure.
 
 mod columns;
 mod document;
@@ -42,14 +42,25 @@ pub struct InspectError {
     pub place: String,
     /// What is wrong, and what was expected.
     pub problem: String,
+    /// The command to ask Slurm with.
+    pub ask: &'static str,
 }
 
+/// How to ask for any of the known outputs.
+const ASK_ANY: &str = "sacct -D -P -j ID, scontrol show job ID, squeue --json or sinfo --json";
+
 impl InspectError {
-    fn new(line: usize, place: impl Into<String>, problem: impl Into<String>) -> Self {
+    fn new(
+        line: usize,
+        place: impl Into<String>,
+        problem: impl Into<String>,
+        ask: &'static str,
+    ) -> Self {
         Self {
             line,
             place: place.into(),
             problem: problem.into(),
+            ask,
         }
     }
 }
@@ -62,7 +73,7 @@ impl fmt::Display for InspectError {
         if !self.place.is_empty() {
             write!(f, "{}: ", self.place)?;
         }
-        f.write_str(&self.problem)
+        write!(f, "{}; ask Slurm with: {}", self.problem, self.ask)
     }
 }
 
@@ -76,7 +87,7 @@ pub fn inspect(bytes: &[u8]) -> Result<Inspection, InspectError> {
     let text = String::from_utf8_lossy(bytes);
     let Some(start) = text.find(|c: char| !c.is_whitespace()) else {
         let problem = "it is empty, which does not prove that there are no jobs";
-        return Err(InspectError::new(0, "", problem));
+        return Err(InspectError::new(0, "", problem, ASK_ANY));
     };
     let first = text[start..].lines().next().unwrap_or_default();
     match first {
@@ -150,6 +161,7 @@ fn whole<T: Serialize>(
             0,
             format!("records of {source}"),
             problem,
+            source,
         ));
     }
     let records = records.iter().map(|one| record(kind, one)).collect();
@@ -173,6 +185,8 @@ fn joined(text: &str) -> String {
     joined
 }
 
+const ASK_JOB: &str = "scontrol show job ID";
+
 /// `scontrol show job`.
 fn jobs(text: &str) -> Result<Inspection, InspectError> {
     let mut lines: HashMap<String, usize> = HashMap::new();
@@ -187,13 +201,15 @@ fn jobs(text: &str) -> Result<Inspection, InspectError> {
     let answer = parse::jobs(&joined(text), &HashMap::new());
     if let Some((id, problem)) = answer.unclear.first() {
         let line = lines.get(&id.to_string()).copied().unwrap_or(0);
-        return Err(InspectError::new(line, format!("job {id}"), *problem));
+        let place = format!("job {id}");
+        return Err(InspectError::new(line, place, *problem, ASK_JOB));
     }
     if answer.records.is_empty() {
         return Err(InspectError::new(
             1,
             "",
             "no record starts with JobId=<number> and a space",
+            ASK_JOB,
         ));
     }
     Ok(Inspection {
@@ -213,13 +229,21 @@ fn unknown(text: &str, first: &str) -> InspectError {
         let problem = format!(
             "this is an error of Slurm ({kind}), not an answer; it contains nothing about jobs or nodes"
         );
-        return InspectError::new(1, "", problem);
+        let ask = "scontrol ping; if that answers, the same command again, or sacct -D -P -j ID";
+        return InspectError::new(1, "", problem, ask);
+    }
+    let first = first.chars().take(60).collect::<String>();
+    if first.contains('|') {
+        let problem = format!(
+            "this table has no header line of squeue, sacct or sinfo, without which its columns could only be guessed: {first:?}"
+        );
+        let ask = "squeue -o or sinfo -o without -h, or sacct -P without -n";
+        return InspectError::new(1, "", problem, ask);
     }
     let problem = format!(
-        "this is not known output of squeue, sacct, scontrol, sinfo or slurmrestd: {:?}; tables need their header line",
-        first.chars().take(60).collect::<String>()
+        "this is not known output of squeue, sacct, scontrol, sinfo or slurmrestd, and not a table with their header line: {first:?}"
     );
-    InspectError::new(1, "", problem)
+    InspectError::new(1, "", problem, ASK_ANY)
 }
 
 #[cfg(test)]

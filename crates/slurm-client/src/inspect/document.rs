@@ -5,6 +5,21 @@ use serde_json::Value;
 use super::{InspectError, InspectedRecord, Inspection, record};
 use crate::json::{self, ExitCodes};
 
+/// How to ask for any of the known documents.
+const ASK_JSON: &str = "scontrol show job ID --json, sacct -j ID --json, squeue --json or sinfo --json, and keep the whole output";
+
+/// How to ask for the records of a list.
+fn ask(list: &str) -> &'static str {
+    match list {
+        "jobs" => "scontrol show job ID --json or sacct -j ID --json",
+        "nodes" => "scontrol show nodes --json",
+        "partitions" => "scontrol show partitions --json",
+        "associations" => "curl of slurmrestd's /slurmdb/v0.0.NN/associations/",
+        "users" => "curl of slurmrestd's /slurmdb/v0.0.NN/users/",
+        _ => ASK_JSON,
+    }
+}
+
 /// Keys of every document.
 const AROUND: [&str; 5] = ["meta", "errors", "warnings", "last_update", "last_backfill"];
 
@@ -14,7 +29,8 @@ pub(super) fn read(bytes: &[u8]) -> Result<Inspection, InspectError> {
             true => "the document is incomplete: the answer was truncated".to_owned(),
             false => format!("not JSON: {error}"),
         };
-        InspectError::new(error.line(), format!("column {}", error.column()), problem)
+        let place = format!("column {}", error.column());
+        InspectError::new(error.line(), place, problem, ASK_JSON)
     })?;
     let envelope = json::envelope(bytes).unwrap_or_default();
     let mut records = Vec::new();
@@ -46,12 +62,12 @@ pub(super) fn read(bytes: &[u8]) -> Result<Inspection, InspectError> {
             "Slurm reports: {}; it contains nothing about jobs or nodes",
             envelope.error_text()
         );
-        return Err(InspectError::new(0, "errors", problem));
+        return Err(InspectError::new(0, "errors", problem, ASK_JSON));
     }
     if !lists {
         let problem =
             "it has no list of jobs, nodes or partitions: not a document of slurmrestd or --json";
-        return Err(InspectError::new(0, "", problem));
+        return Err(InspectError::new(0, "", problem, ASK_JSON));
     }
     Ok(Inspection {
         source: "slurmrestd or --json",
@@ -66,11 +82,12 @@ fn one(
     release: &str,
 ) -> Result<InspectedRecord, InspectError> {
     let place = format!("{list}[{index}]");
-    let needs = |what: &str| InspectError::new(0, place.clone(), format!("it needs {what}"));
+    let ask = ask(list);
+    let needs = |what: &str| InspectError::new(0, place.clone(), format!("it needs {what}"), ask);
     match list {
         "jobs" if item.get("job_state").is_some() => match json::job(item) {
             Ok(job) => Ok(record("job", &job)),
-            Err((_, problem)) => Err(InspectError::new(0, place, problem)),
+            Err((_, problem)) => Err(InspectError::new(0, place, problem, ask)),
         },
         "jobs" if item.get("time").is_some() => {
             // As for every 22.05: only the release identifies the version in `sacct --json`.

@@ -36,7 +36,7 @@ impl Command {
 }
 
 /// The command of a table with these names; `None` if they are not column names.
-pub(super) fn command(names: &[String]) -> Option<Result<Command, String>> {
+pub(super) fn command(names: &[String]) -> Option<Result<Command, (Command, String)>> {
     let has = |known: &[&str]| names.iter().any(|name| known.contains(&name.as_str()));
     let command = if has(&["JobID", "JobIDRaw"]) {
         Command::Sacct
@@ -50,14 +50,14 @@ pub(super) fn command(names: &[String]) -> Option<Result<Command, String>> {
     let found = command.as_str();
     for (at, name) in names.iter().enumerate() {
         if !name.is_empty() && !command.knows(name) {
-            return Some(Err(format!(
+            let problem = format!(
                 "unknown column {name:?} for {found}: this is a table of another command or a newer version"
-            )));
+            );
+            return Some(Err((command, problem)));
         }
         if !name.is_empty() && names[..at].contains(name) {
-            return Some(Err(format!(
-                "column {name:?} is duplicate; request it from {found} once"
-            )));
+            let problem = format!("column {name:?} is duplicate; request it once");
+            return Some(Err((command, problem)));
         }
     }
     Some(Ok(command))

@@ -1,7 +1,7 @@
-//! Tables of sacct, squeue and sinfo: with bars or padded columns, with or without column names.
+//! Tables of sacct, squeue and sinfo with column names: with bars or padded columns.
 //!
-//! Column names identify the columns. Without them, the job, its state and a node's state are found by their form, and other columns are
-//! shown unchanged.
+//! The names alone identify the columns. A table without them is refused: a job may be named like a state, and other commands print the
+//! same forms.
 
 use serde_json::{Map, Value, json};
 use slurm_types::{JobRef, JobState, NodeState, Reason, UnixTime};
@@ -14,7 +14,7 @@ use crate::parse;
 /// Separator of our own polls by squeue.
 const UNIT: char = '\x1f';
 
-/// `None` if the text is not a known table.
+/// `None` if the text does not begin with the column names of a known table.
 pub(super) fn read(text: &str) -> Option<Result<Inspection, InspectError>> {
     let mut lines: Vec<(usize, &str)> = text
         .lines()
@@ -39,9 +39,11 @@ pub(super) fn read(text: &str) -> Option<Result<Inspection, InspectError>> {
         false => header.split_whitespace().map(str::to_owned).collect(),
     };
     let command = match names::command(&names) {
-        None if has_bars => return unnamed(&lines),
         None => return None,
-        Some(Err(problem)) => return Some(Err(InspectError::new(lines[0].0, "", problem))),
+        Some(Err((command, problem))) => {
+            let refused = InspectError::new(lines[0].0, "", problem, with_bars(command));
+            return Some(Err(refused));
+        }
         Some(Ok(command)) => command,
     };
     let ruler = lines.get(1).filter(|(_, line)| is_ruler(line)).copied();
@@ -63,10 +65,8 @@ pub(super) fn read(text: &str) -> Option<Result<Inspection, InspectError>> {
                     return Some(Err(InspectError::new(
                         0,
                         left.as_str(),
-                        format!(
-                            "the boundary to {right} is ambiguous in these rows; use separators ({}) or --json",
-                            with_bars(command),
-                        ),
+                        format!("the boundary to {right} is ambiguous in these rows"),
+                        with_bars(command),
                     )));
                 }
             }
@@ -78,9 +78,9 @@ pub(super) fn read(text: &str) -> Option<Result<Inspection, InspectError>> {
 /// How to request a table that can always be split.
 const fn with_bars(command: Command) -> &'static str {
     match command {
-        Command::Sacct => "sacct -P",
-        Command::Squeue => "squeue -o '%i|%T|%r|…'",
-        Command::Sinfo => "sinfo -o '%P|%D|%T|%N|…'",
+        Command::Sacct => "sacct -P -o JobID,JobIDRaw,State,…",
+        Command::Squeue => "squeue -o '%i|%T|%r|…' or squeue --json",
+        Command::Sinfo => "sinfo -o '%P|%D|%T|%N|…' or sinfo --json",
     }
 }
 
@@ -90,7 +90,7 @@ fn queue_rows(lines: &[(usize, &str)]) -> Result<Inspection, InspectError> {
         let row = parse::queue_columns(line).ok_or_else(|| {
             let problem =
                 "not the columns that a poll requests from squeue, with a job id in the first";
-            InspectError::new(*number, "", problem)
+            InspectError::new(*number, "", problem, with_bars(Command::Squeue))
         })?;
         records.push(record("queue", &row));
     }
@@ -123,7 +123,8 @@ fn named(
     };
     let mut records = Vec::new();
     for ((number, _), values) in rows.iter().zip(cells) {
-        let fail = |place: &str, problem: String| InspectError::new(*number, place, problem);
+        let ask = with_bars(command);
+        let fail = |place: &str, problem: String| InspectError::new(*number, place, problem, ask);
         // `squeue -o` may end in a column that itself contains bars; sacct may not.
         let of_sacct = command == Command::Sacct;
         if values.len() < names.len() || (of_sacct && values.len() != names.len()) {
@@ -230,90 +231,4 @@ fn node_state(text: &str) -> Option<Value> {
         "n/a" => Some(Value::Null),
         _ => (state != NodeState::default() && state.unknown.is_empty()).then(|| json!(state)),
     }
-}
-
-/// Rows with bars and without names. The job or node is first; its state is in the only column that contains a state in every row.
-fn unnamed(lines: &[(usize, &str)]) -> Option<Result<Inspection, InspectError>> {
-    let job_state = |value: &str| {
-        let state = JobState::parse(value);
-        (state != JobState::default() && state.unknown.is_empty()).then(|| json!(state))
-    };
-    let rows: Vec<Vec<&str>> = lines
-        .iter()
-        .map(|(_, line)| line.split('|').collect())
-        .collect();
-    let columns = rows.iter().map(Vec::len).min().unwrap_or_default();
-    let in_every_row = |is_state: &dyn Fn(&str) -> bool| -> Vec<usize> {
-        (1..columns)
-            .filter(|at| rows.iter().all(|row| is_state(row[*at])))
-            .collect()
-    };
-    let of_jobs = job_and_step(rows[0][0]).is_some();
-    let states = match of_jobs {
-        true => in_every_row(&|value| job_state(value).is_some()),
-        false => in_every_row(&|value| {
-            // sinfo also prints these words for the author of a reason, and for features.
-            !["Unknown", "cloud"].contains(&value)
-                && node_state(value).is_some_and(|state| !state.is_null())
-        }),
-    };
-    let state = *states.first()?;
-    let read = |value: &str| match of_jobs {
-        true => job_state(value),
-        false => node_state(value),
-    };
-    // `%T|%t`: the same state in two forms, as `drained` and `drain`.
-    let same = |other: &usize| {
-        rows.iter().all(|row| {
-            let (one, other) = (row[state], row[*other]);
-            read(one) == read(other) || one.starts_with(other)
-        })
-    };
-    if !states.iter().all(same) {
-        let columns: Vec<usize> = states.iter().map(|at| at + 1).collect();
-        let problem =
-            format!("columns {columns:?} contain different states; the header line is required");
-        return Some(Err(InspectError::new(lines[0].0, "", problem)));
-    }
-    let mut records = Vec::new();
-    for ((number, _), values) in lines.iter().zip(&rows) {
-        let first = values[0];
-        let (kind, row) = match (of_jobs, job_and_step(first)) {
-            (true, Some((job, None))) => (
-                "queue",
-                json!({ "job": job, "state": read(values[state]), "columns": values }),
-            ),
-            (true, Some((job, Some(step)))) => (
-                "step",
-                json!({ "job": job, "step": step, "state": read(values[state]), "columns": values }),
-            ),
-            (false, None) if !first.is_empty() => (
-                "nodes",
-                json!({ "node": first, "state": read(values[state]), "columns": values }),
-            ),
-            _ => {
-                let what = if of_jobs { "a job id" } else { "a node" };
-                let problem = format!("expected {what} in the first column, as in the first line");
-                return Some(Err(InspectError::new(*number, "", problem)));
-            }
-        };
-        records.push(record(kind, &row));
-    }
-    Some(Ok(Inspection {
-        source: if of_jobs {
-            "squeue or sacct, without a header"
-        } else {
-            "sinfo, without a header"
-        },
-        records,
-    }))
-}
-
-/// `123_4` or `123_4.batch`.
-fn job_and_step(text: &str) -> Option<(String, Option<&str>)> {
-    let (job, step) = match text.split_once('.') {
-        Some((job, step)) => (job, Some(step)),
-        None => (text, None),
-    };
-    Some((job.parse::<JobRef>().ok()?.to_string(), step))
 }

@@ -32,19 +32,26 @@ pub fn of(severity: Severity, word: &str, event: &UserEvent) -> Option<Message> 
 
 /// How much of the amount is used, and what that consists of.
 fn used(quota: &Quota) -> Text {
-    let money = |amount: &Option<Money>| amount.as_ref().map_or("–".to_owned(), text::money);
-    let mut sentence = format!(
-        "{} % of {}: {} settled, {} running",
-        quota.percent,
-        money(&quota.amount),
-        money(&quota.settled),
-        money(&quota.in_flight)
-    );
+    let amount = quota.amount.as_ref().map_or("–".to_owned(), text::money);
+    let cost = |cost: &Option<Money>| cost.as_ref().map_or("no price".to_owned(), text::money);
+    let is_priced = quota.settled.is_some() || quota.in_flight.is_some();
+    let mut sentence = match is_priced {
+        true => format!(
+            "{} % of {amount}: {} settled, {} running",
+            quota.percent,
+            cost(&quota.settled),
+            cost(&quota.in_flight)
+        ),
+        false => format!("no price for what is used of {amount}"),
+    };
     if let Some(committed) = &quota.committed {
         sentence.push_str(&format!(
             ", {} if all running and pending jobs reach their time limits",
             text::money(committed)
         ));
+    }
+    if quota.unpriced_runs > 0 {
+        sentence.push_str(&format!(". {}", text::unpriced(quota.unpriced_runs)));
     }
     if quota.is_forecast {
         sentence.push_str(". The forecast passes the threshold");

@@ -129,8 +129,10 @@ impl Message {
     /// Adds what the owner of the job has spent this month. Only for messages to the owner alone.
     #[must_use]
     pub fn spent(self, spending: &Spending) -> Self {
-        let amounts: Vec<_> = spending.spent.iter().map(text::money).collect();
-        self.fact("This month so far", amounts.join(", "))
+        let amounts = spending.spent.iter().map(text::money);
+        let unpriced = (spending.unpriced_runs > 0).then(|| text::unpriced(spending.unpriced_runs));
+        let parts: Vec<_> = amounts.chain(unpriced).collect();
+        self.fact("This month so far", parts.join(", "))
     }
 
     /// "N events while away": events that were too old to be sent.

@@ -26,6 +26,14 @@ pub fn money(money: &Money) -> String {
     )
 }
 
+/// That runs without a price are missing in amounts: `2 runs have no price and are not included`.
+pub fn unpriced(runs: u64) -> String {
+    match runs {
+        1 => "1 run has no price and is not included".to_owned(),
+        runs => format!("{runs} runs have no price and are not included"),
+    }
+}
+
 /// A duration in its two largest units: `1 d 3 h`, `2 h 5 min`, `45 s`.
 pub fn span(seconds: i64) -> String {
     let seconds = seconds.max(0);

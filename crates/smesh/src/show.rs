@@ -173,8 +173,12 @@ fn quota_detail(quota: &Quota) -> String {
     };
     joined([
         format!("budget {} {}", quota.budget, quota.period),
-        format!("{} % of {amount} used", quota.percent),
+        match quota.settled.is_some() || quota.in_flight.is_some() {
+            true => format!("{} % of {amount} used", quota.percent),
+            false => format!("no price for what is used of {amount}"),
+        },
         format!("threshold {} % ({what})", quota.threshold),
+        unpriced(quota.unpriced_runs).unwrap_or_default(),
     ])
 }
 
@@ -298,6 +302,11 @@ pub fn micros(micros: i128, currency: &str) -> String {
     format!("{sign}{}.{fraction} {currency}", size / 1_000_000)
         .trim_end()
         .to_owned()
+}
+
+/// That runs without a price are missing in amounts. `None` if all have one.
+pub fn unpriced(runs: u64) -> Option<String> {
+    (runs > 0).then(|| event_message::text::unpriced(runs))
 }
 
 /// `1h 02m 03s`, without leading zeros.

@@ -33,6 +33,7 @@ pub mod node_costs;
 pub mod period;
 pub mod price;
 pub mod rates;
+mod runs_cost;
 pub mod share;
 pub mod suspension;
 pub mod waste;
@@ -43,6 +44,7 @@ pub use error::{PriceError, Resource};
 pub use money::{Exact, Micros};
 pub use price::{BurnRate, Line, NodeAmounts, Run, RunCost, Segment, burn, price};
 pub use rates::{Market, Rate, RateSchedule};
+pub use runs_cost::RunsCost;
 pub use share::{Amounts, Capacity, Mode, NodeSpec, Weights};
 
 /// Half-open interval `[from, to)` of Unix seconds.

@@ -13,9 +13,9 @@ use mesh_runtime::api::{AccountsByCluster, Caller, Visibility};
 use serde::Serialize;
 
 use crate::adapters::{CostGroup, Filter, OpenRun, People, Store};
-use crate::api::response::{self, CostReport, amount_text};
+use crate::api::response::{self, CostReport};
 use crate::costing;
-use crate::domain::Micros;
+use crate::domain::RunsCost;
 use crate::domain::calendar_period::Period;
 use crate::error::Error;
 use crate::price_book::PriceBook;
@@ -31,18 +31,14 @@ pub struct PersonalAmount {
     pub open_runs: u64,
     /// Number of runs without a price, whose cost is missing in the amounts.
     pub unpriced_runs: u64,
-    /// Cost of ended runs.
-    #[serde(serialize_with = "amount_text")]
-    pub settled_micros: Micros,
+    /// Cost of ended runs. This and the other amounts are null if there are such runs and none has a price.
+    pub settled_micros: RunsCost,
     /// Cost so far of running jobs.
-    #[serde(serialize_with = "amount_text")]
-    pub in_flight_micros: Micros,
+    pub in_flight_micros: RunsCost,
     /// Sum of both.
-    #[serde(serialize_with = "amount_text")]
-    pub total_micros: Micros,
+    pub total_micros: RunsCost,
     /// Cost per hour of running jobs.
-    #[serde(serialize_with = "amount_text")]
-    pub burn_rate_micros: Micros,
+    pub burn_rate_micros: RunsCost,
 }
 
 impl AddAssign<&Self> for PersonalAmount {
@@ -50,10 +46,10 @@ impl AddAssign<&Self> for PersonalAmount {
         self.runs += other.runs;
         self.open_runs += other.open_runs;
         self.unpriced_runs += other.unpriced_runs;
-        self.settled_micros = self.settled_micros + other.settled_micros;
-        self.in_flight_micros = self.in_flight_micros + other.in_flight_micros;
-        self.total_micros = self.total_micros + other.total_micros;
-        self.burn_rate_micros = self.burn_rate_micros + other.burn_rate_micros;
+        self.settled_micros += other.settled_micros;
+        self.in_flight_micros += other.in_flight_micros;
+        self.total_micros += other.total_micros;
+        self.burn_rate_micros += other.burn_rate_micros;
     }
 }
 
@@ -120,33 +116,26 @@ pub(crate) async fn spending_of_users(
     Ok(of_report(report, &burn_rates(book, &open)))
 }
 
-/// Cost per hour of running jobs, by cluster and user.
-fn burn_rates(
-    book: Option<&PriceBook>,
-    open: &[OpenRun],
-) -> BTreeMap<(String, String), (String, Micros)> {
-    let mut rates = BTreeMap::new();
-    let Some(book) = book else { return rates };
+/// Cost per hour of running jobs, by cluster, user and currency.
+type BurnRates = BTreeMap<(String, String, String), RunsCost>;
+
+fn burn_rates(book: Option<&PriceBook>, open: &[OpenRun]) -> BurnRates {
+    let currency = book.map_or("", |book| book.currency.as_str());
+    let mut rates = BurnRates::new();
     for run in open {
-        let key = (run.keys.cluster.clone(), run.keys.user.clone());
-        let (_, sum) = rates
-            .entry(key)
-            .or_insert_with(|| (book.currency.clone(), Micros::ZERO));
-        let rate = costing::rate(book, &run.job, &run.keys.account);
-        *sum = *sum + rate.map_or(Micros::ZERO, |rate| rate.burn);
+        let (cluster, user) = (run.keys.cluster.clone(), run.keys.user.clone());
+        let rate = book.and_then(|book| costing::rate(book, &run.job, &run.keys.account).ok());
+        *rates
+            .entry((cluster, user, currency.to_owned()))
+            .or_default() += RunsCost::of(rate.map(|rate| rate.burn));
     }
     rates
 }
 
-fn of_report(
-    report: CostReport,
-    burn_rates: &BTreeMap<(String, String), (String, Micros)>,
-) -> Vec<UserSpending> {
+fn of_report(report: CostReport, burn_rates: &BurnRates) -> Vec<UserSpending> {
     let spending = |row: response::CostReportRow| {
-        let key = (row.cluster, row.key);
-        let burn_rate = burn_rates
-            .get(&key)
-            .filter(|(currency, _)| *currency == row.currency);
+        let key = (row.cluster, row.key, row.currency);
+        let burn_rate = burn_rates.get(&key).copied();
         UserSpending {
             amount: PersonalAmount {
                 runs: row.runs - row.open_runs,
@@ -155,8 +144,8 @@ fn of_report(
                 settled_micros: row.completed_micros + row.not_completed_micros,
                 in_flight_micros: row.open_micros,
                 total_micros: row.total_micros,
-                burn_rate_micros: burn_rate.map_or(Micros::ZERO, |(_, rate)| *rate),
-                currency: row.currency,
+                burn_rate_micros: burn_rate.unwrap_or_default(),
+                currency: key.2,
             },
             cluster: key.0,
             user: key.1,

@@ -6,6 +6,7 @@ use mesh_events::proto::mesh::event::v1::{Actor, ActorKind, Entity, Identity, Ow
 use mesh_events::proto::mesh::job::v1::{ExitCode, Job, JobEvent, Usage};
 use mesh_events::proto::mesh::node::v1::{Node, NodeEvent};
 use mesh_events::proto::mesh::queue::v1::{Explanation, QueueEvent};
+use mesh_events::proto::mesh::user::v1::Quota;
 use mesh_events::timestamp;
 
 use super::*;
@@ -274,6 +275,30 @@ fn a_budget_shows_its_use_and_who_used_most() {
         100 % of 3000.00 EUR: 2900.00 EUR settled, 112.00 EUR running, 3400.00 EUR if all running and pending jobs reach their time limits\n  \
         Period: 2025-11\n  Covers: account=physics\n  Largest: alice 1800.00 EUR\ncluster example";
     assert_eq!(shown(of(&event, None)), expected);
+}
+
+#[test]
+fn a_budget_says_which_runs_have_no_price() {
+    let mut event = sample::event(EventType::UserQuotaCleared);
+    let mut sentence = |change: fn(&mut Quota)| {
+        let Some(Payload::User(user)) = &mut event.payload else {
+            panic!("no user event")
+        };
+        change(user.quota.as_mut().unwrap());
+        shown(of(&event, None)).lines().nth(1).unwrap().to_owned()
+    };
+    assert_eq!(
+        sentence(|quota| {
+            quota.in_flight = None;
+            quota.unpriced_runs = 2;
+        }),
+        "100 % of 3000.00 EUR: 2900.00 EUR settled, no price running, 3400.00 EUR if all running and pending jobs reach their time limits. \
+         2 runs have no price and are not included"
+    );
+    assert_eq!(
+        sentence(|quota| (quota.settled, quota.committed) = (None, None)),
+        "no price for what is used of 3000.00 EUR. 2 runs have no price and are not included"
+    );
 }
 
 #[test]

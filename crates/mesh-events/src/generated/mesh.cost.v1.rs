@@ -139,7 +139,8 @@ pub struct Spending {
     /// not known.
     #[prost(string, tag = "2")]
     pub person: ::prost::alloc::string::String,
-    /// Final costs of ended runs and costs of running jobs until `as_of`, each with its part in the month. One for each currency.
+    /// Final costs of ended runs and costs of running jobs until `as_of`, each with its part in the month. One for each currency in which a
+    /// run has a price.
     #[prost(message, repeated, tag = "3")]
     pub spent: ::prost::alloc::vec::Vec<Money>,
     /// Entity keys of the runs whose costs were included last, newest first. At most 100.
@@ -148,6 +149,9 @@ pub struct Spending {
     /// Time of the computation.
     #[prost(message, optional, tag = "5")]
     pub as_of: ::core::option::Option<::pbjson_types::Timestamp>,
+    /// Number of runs without a price, whose cost is missing in `spent`.
+    #[prost(uint64, tag = "6")]
+    pub unpriced_runs: u64,
 }
 /// How the run that was paid for ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
@@ -1013,6 +1017,9 @@ impl serde::Serialize for Spending {
         if self.as_of.is_some() {
             len += 1;
         }
+        if self.unpriced_runs != 0 {
+            len += 1;
+        }
         let mut struct_ser = serializer.serialize_struct("mesh.cost.v1.Spending", len)?;
         if !self.month.is_empty() {
             struct_ser.serialize_field("month", &self.month)?;
@@ -1028,6 +1035,11 @@ impl serde::Serialize for Spending {
         }
         if let Some(v) = self.as_of.as_ref() {
             struct_ser.serialize_field("asOf", v)?;
+        }
+        if self.unpriced_runs != 0 {
+            #[allow(clippy::needless_borrow)]
+            #[allow(clippy::needless_borrows_for_generic_args)]
+            struct_ser.serialize_field("unpricedRuns", ToString::to_string(&self.unpriced_runs).as_str())?;
         }
         struct_ser.end()
     }
@@ -1046,6 +1058,8 @@ impl<'de> serde::Deserialize<'de> for Spending {
             "newestRuns",
             "as_of",
             "asOf",
+            "unpriced_runs",
+            "unpricedRuns",
         ];
 
         #[allow(clippy::enum_variant_names)]
@@ -1055,6 +1069,7 @@ impl<'de> serde::Deserialize<'de> for Spending {
             Spent,
             NewestRuns,
             AsOf,
+            UnpricedRuns,
         }
         impl<'de> serde::Deserialize<'de> for GeneratedField {
             fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
@@ -1081,6 +1096,7 @@ impl<'de> serde::Deserialize<'de> for Spending {
                             "spent" => Ok(GeneratedField::Spent),
                             "newestRuns" | "newest_runs" => Ok(GeneratedField::NewestRuns),
                             "asOf" | "as_of" => Ok(GeneratedField::AsOf),
+                            "unpricedRuns" | "unpriced_runs" => Ok(GeneratedField::UnpricedRuns),
                             _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
                         }
                     }
@@ -1105,6 +1121,7 @@ impl<'de> serde::Deserialize<'de> for Spending {
                 let mut spent__ = None;
                 let mut newest_runs__ = None;
                 let mut as_of__ = None;
+                let mut unpriced_runs__ = None;
                 while let Some(k) = map_.next_key()? {
                     match k {
                         GeneratedField::Month => {
@@ -1137,6 +1154,14 @@ impl<'de> serde::Deserialize<'de> for Spending {
                             }
                             as_of__ = map_.next_value()?;
                         }
+                        GeneratedField::UnpricedRuns => {
+                            if unpriced_runs__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("unpricedRuns"));
+                            }
+                            unpriced_runs__ = 
+                                Some(map_.next_value::<::pbjson::private::NumberDeserialize<_>>()?.0)
+                            ;
+                        }
                     }
                 }
                 Ok(Spending {
@@ -1145,6 +1170,7 @@ impl<'de> serde::Deserialize<'de> for Spending {
                     spent: spent__.unwrap_or_default(),
                     newest_runs: newest_runs__.unwrap_or_default(),
                     as_of: as_of__,
+                    unpriced_runs: unpriced_runs__.unwrap_or_default(),
                 })
             }
         }

@@ -98,19 +98,20 @@ pub struct Quota {
     /// Amount of the budget.
     #[prost(message, optional, tag = "7")]
     pub amount: ::core::option::Option<super::super::cost::v1::Money>,
-    /// Part of final costs that lies in the period.
+    /// Part of final costs that lies in the period. Absent if runs ended in the period and none of them has a price.
     #[prost(message, optional, tag = "8")]
     pub settled: ::core::option::Option<super::super::cost::v1::Money>,
-    /// Cost of running jobs in the period until now.
+    /// Cost of running jobs in the period until now. Absent if there are running jobs and none has a price.
     #[prost(message, optional, tag = "9")]
     pub in_flight: ::core::option::Option<super::super::cost::v1::Money>,
-    /// Settled, in flight, and what running and pending jobs may still cost in the period until their time limits.
+    /// Settled, in flight, and what running and pending jobs may still cost in the period until their time limits. Absent
+    /// if there are runs and none has a price.
     #[prost(message, optional, tag = "10")]
     pub committed: ::core::option::Option<super::super::cost::v1::Money>,
     /// What is compared with the amount: `settled`, `in_flight` (settled and in flight) or `committed`.
     #[prost(string, tag = "11")]
     pub counts: ::prost::alloc::string::String,
-    /// Used part of the amount in percent, rounded down.
+    /// Used part of the amount in percent, rounded down. 0 without a price.
     #[prost(uint64, tag = "12")]
     pub percent: u64,
     /// Threshold in percent: the one that was passed, or for `quota_cleared` the one that the use is below again.
@@ -137,6 +138,9 @@ pub struct Quota {
     /// Counts how often the use passed thresholds in the period after it had been below them again, from 1.
     #[prost(uint64, tag = "20")]
     pub crossing: u64,
+    /// Number of runs without a price, whose cost is missing in the amounts.
+    #[prost(uint64, tag = "21")]
+    pub unpriced_runs: u64,
 }
 /// A user's part of a budget's use.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -557,6 +561,9 @@ impl serde::Serialize for Quota {
         if self.crossing != 0 {
             len += 1;
         }
+        if self.unpriced_runs != 0 {
+            len += 1;
+        }
         let mut struct_ser = serializer.serialize_struct("mesh.user.v1.Quota", len)?;
         if !self.source.is_empty() {
             struct_ser.serialize_field("source", &self.source)?;
@@ -622,6 +629,11 @@ impl serde::Serialize for Quota {
             #[allow(clippy::needless_borrows_for_generic_args)]
             struct_ser.serialize_field("crossing", ToString::to_string(&self.crossing).as_str())?;
         }
+        if self.unpriced_runs != 0 {
+            #[allow(clippy::needless_borrow)]
+            #[allow(clippy::needless_borrows_for_generic_args)]
+            struct_ser.serialize_field("unpricedRuns", ToString::to_string(&self.unpriced_runs).as_str())?;
+        }
         struct_ser.end()
     }
 }
@@ -660,6 +672,8 @@ impl<'de> serde::Deserialize<'de> for Quota {
             "exhaustedP90",
             "contributors",
             "crossing",
+            "unpriced_runs",
+            "unpricedRuns",
         ];
 
         #[allow(clippy::enum_variant_names)]
@@ -684,6 +698,7 @@ impl<'de> serde::Deserialize<'de> for Quota {
             ExhaustedP90,
             Contributors,
             Crossing,
+            UnpricedRuns,
         }
         impl<'de> serde::Deserialize<'de> for GeneratedField {
             fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
@@ -725,6 +740,7 @@ impl<'de> serde::Deserialize<'de> for Quota {
                             "exhaustedP90" | "exhausted_p90" => Ok(GeneratedField::ExhaustedP90),
                             "contributors" => Ok(GeneratedField::Contributors),
                             "crossing" => Ok(GeneratedField::Crossing),
+                            "unpricedRuns" | "unpriced_runs" => Ok(GeneratedField::UnpricedRuns),
                             _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
                         }
                     }
@@ -764,6 +780,7 @@ impl<'de> serde::Deserialize<'de> for Quota {
                 let mut exhausted_p90__ = None;
                 let mut contributors__ = None;
                 let mut crossing__ = None;
+                let mut unpriced_runs__ = None;
                 while let Some(k) = map_.next_key()? {
                     match k {
                         GeneratedField::Source => {
@@ -892,6 +909,14 @@ impl<'de> serde::Deserialize<'de> for Quota {
                                 Some(map_.next_value::<::pbjson::private::NumberDeserialize<_>>()?.0)
                             ;
                         }
+                        GeneratedField::UnpricedRuns => {
+                            if unpriced_runs__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("unpricedRuns"));
+                            }
+                            unpriced_runs__ = 
+                                Some(map_.next_value::<::pbjson::private::NumberDeserialize<_>>()?.0)
+                            ;
+                        }
                     }
                 }
                 Ok(Quota {
@@ -915,6 +940,7 @@ impl<'de> serde::Deserialize<'de> for Quota {
                     exhausted_p90: exhausted_p90__,
                     contributors: contributors__.unwrap_or_default(),
                     crossing: crossing__.unwrap_or_default(),
+                    unpriced_runs: unpriced_runs__.unwrap_or_default(),
                 })
             }
         }

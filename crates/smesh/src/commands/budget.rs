@@ -84,7 +84,11 @@ fn of_file(text: &str) -> Result<Vec<Value>, Error> {
     }
 }
 
+/// An amount, or that there is no price.
 fn amount(budget: &Value, key: &str) -> String {
+    if budget[key].is_null() {
+        return "no price".to_owned();
+    }
     let micros = budget[key].as_str().and_then(|micros| micros.parse().ok());
     let currency = show::value(&budget["currency"]);
     micros.map_or_else(|| "?".to_owned(), |micros| show::micros(micros, &currency))
@@ -115,17 +119,30 @@ fn list(answer: &Value) -> String {
             show::value(&budget["period"]),
             amount(budget, "amount_micros"),
             amount(budget, "used_micros"),
-            show::value(&budget["percent"]),
+            percent(budget).unwrap_or_else(|| "-".to_owned()),
             amount(budget, "settled_micros"),
             amount(budget, "in_flight_micros"),
             amount(budget, "committed_micros"),
             forecast(budget, "p50_micros").unwrap_or_else(|| "-".to_owned()),
         ]);
     }
+    let unpriced = |budget: &Value| {
+        let runs = budget["unpriced_runs"].as_u64().unwrap_or_default();
+        let name = show::clean(&show::value(&budget["name"]));
+        show::unpriced(runs).map(|line| format!("\n{name}: {line}"))
+    };
     if rows.len() == 1 {
         return "no budgets that you may see; they are files, see [cost-engine] budgets".into();
     }
-    show::table(&rows)
+    let budgets = answer["budgets"].as_array().into_iter().flatten();
+    let notes: String = budgets.filter_map(unpriced).collect();
+    show::table(&rows) + &notes
+}
+
+/// The used part of the amount in percent. `None` without a price.
+fn percent(budget: &Value) -> Option<String> {
+    let percent = &budget["percent"];
+    (!percent.is_null()).then(|| show::value(percent))
 }
 
 fn detail(budget: &Value) -> String {
@@ -151,10 +168,10 @@ fn detail(budget: &Value) -> String {
             value("period")
         ))),
         format!(
-            "  used       {} of {} ({} %), counting {}",
+            "  used       {} of {}{}, counting {}",
             amount(budget, "used_micros"),
             amount(budget, "amount_micros"),
-            value("percent"),
+            percent(budget).map_or_else(String::new, |percent| format!(" ({percent} %)")),
             value("counts").replace('_', " ")
         ),
         format!("  settled    {}", amount(budget, "settled_micros")),
@@ -186,11 +203,7 @@ fn detail(budget: &Value) -> String {
         lines.push(format!("  used up    {half} (P50; P90 {tenth})"));
     }
     let unpriced = budget["unpriced_runs"].as_u64().unwrap_or_default();
-    if unpriced > 0 {
-        lines.push(format!(
-            "  {unpriced} runs have no price and are not included"
-        ));
-    }
+    lines.extend(show::unpriced(unpriced).map(|line| format!("  {line}")));
     let unknown = budget["unknown_accounts"].as_array();
     for account in unknown.into_iter().flatten() {
         let account = show::clean(&show::value(account));
@@ -241,12 +254,13 @@ fn check(global: &Global, file: &Path) -> Result<ExitCode, Error> {
 mod tests {
     use cost_engine::budgets::Counts;
     use cost_engine::budgets::status::{BudgetStatus, ForecastStatus, ScopeStatus};
-    use cost_engine::domain::Micros;
+    use cost_engine::domain::{Micros, RunsCost};
 
     use super::*;
 
     fn status() -> Value {
         let time = |text: &str| text.parse::<DateTime<Utc>>().unwrap();
+        let cost = |micros| RunsCost::of(Some(Micros(micros)));
         let status = BudgetStatus {
             name: "nlp".into(),
             scope: ScopeStatus {
@@ -264,15 +278,15 @@ mod tests {
             currency: "EUR".into(),
             amount_micros: Micros(3_000_000_000),
             counts: Counts::InFlight,
-            settled_micros: Micros(1_980_000_000),
-            in_flight_micros: Micros(432_000_000),
-            pending_micros: Micros(0),
-            committed_micros: Micros(3_562_000_000),
-            used_micros: Micros(2_412_000_000),
-            percent: 80,
+            settled_micros: cost(1_980_000_000),
+            in_flight_micros: cost(432_000_000),
+            pending_micros: RunsCost::default(),
+            committed_micros: cost(3_562_000_000),
+            used_micros: cost(2_412_000_000),
+            percent: Some(80),
             thresholds: vec![50, 80, 100],
             threshold: 80,
-            burn_rate_micros: Micros(18_200_000),
+            burn_rate_micros: cost(18_200_000),
             unpriced_runs: 2,
             forecast: Some(ForecastStatus {
                 p50_micros: Micros(3_310_000_000),
@@ -324,5 +338,30 @@ Budget nlp for account nlp or vision with subaccounts, cluster main, 2026-11
                 "3310.00 EUR"
             ]
         );
+    }
+
+    #[test]
+    fn a_budget_whose_runs_have_no_price_is_not_at_zero() {
+        let mut status = status();
+        for key in ["used", "settled", "in_flight", "burn_rate", "committed"] {
+            status[format!("{key}_micros")] = Value::Null;
+        }
+        status["percent"] = Value::Null;
+        let text = anstream::adapter::strip_str(&detail(&status)).to_string();
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(
+            lines[1..5],
+            [
+                "  used       no price of 3000.00 EUR, counting in flight",
+                "  settled    no price",
+                "  in flight  no price, no price per hour",
+                "  committed  no price if all running and pending jobs reach their limits",
+            ]
+        );
+        let table = list(&json!({"as_of": null, "budgets": [status]}));
+        assert!(!table.contains(" 0.00 EUR"), "{table}");
+        assert_eq!(table.matches("no price").count(), 5, "{table}");
+        let last = table.lines().last();
+        assert_eq!(last, Some("nlp: 2 runs have no price and are not included"));
     }
 }

@@ -78,11 +78,20 @@ async fn sums_of_runs(
     show::answer(global, &answer, |answer| spent(answer, args.by))
 }
 
+/// An amount, or that there is no price.
 fn amount(value: &Value, currency: &str) -> String {
+    if value.is_null() {
+        return "no price".to_owned();
+    }
     value
         .as_str()
         .and_then(|micros| micros.parse().ok())
         .map_or_else(|| "?".to_owned(), |micros| show::micros(micros, currency))
+}
+
+/// Number of runs without a price.
+fn unpriced_runs(row: &Value) -> u64 {
+    row["unpriced_runs"].as_u64().unwrap_or_default()
 }
 
 fn spent(answer: &Value, by: cli::CostBy) -> String {
@@ -97,6 +106,7 @@ fn spent(answer: &Value, by: cli::CostBy) -> String {
     let mut rows = vec![heading.map(str::to_uppercase).to_vec()];
     // Few reports have adjustments, so they have no column.
     let mut adjustments: BTreeMap<String, i128> = BTreeMap::new();
+    let mut unpriced = 0;
     for row in answer["rows"].as_array().into_iter().flatten() {
         let currency = show::value(&row["currency"]);
         let adjusted = row["adjustments_micros"].as_str();
@@ -104,12 +114,12 @@ fn spent(answer: &Value, by: cli::CostBy) -> String {
         if let Some(micros) = adjusted.filter(|micros| *micros != 0) {
             *adjustments.entry(currency.clone()).or_default() += micros;
         }
-        let money = |key: &str| {
-            if currency.is_empty() {
-                "no price".to_owned()
-            } else {
-                amount(&row[key], &currency)
-            }
+        unpriced += unpriced_runs(row);
+        // Of runs that all have no price nothing is said to be 0.
+        let is_priced = !row["total_micros"].is_null();
+        let money = |key: &str| match is_priced {
+            true => amount(&row[key], &currency),
+            false => amount(&Value::Null, &currency),
         };
         let key = [
             show::value(&row["name"]),
@@ -137,6 +147,9 @@ fn spent(answer: &Value, by: cli::CostBy) -> String {
         report.push_str(&format!(
             "\nincludes {sum} of adjustments after final costs"
         ));
+    }
+    for line in show::unpriced(unpriced) {
+        report.push_str(&format!("\n{line}"));
     }
     report
 }
@@ -200,6 +213,11 @@ fn sums(amounts: &Value, since: &str) -> Vec<String> {
         let currency = show::value(&row["currency"]);
         let money = |key: &str| amount(&row[key], &currency);
         let count = |key: &str| row[key].as_u64().unwrap_or_default();
+        let unpriced = unpriced_runs(row);
+        if row["total_micros"].is_null() {
+            lines.push(format!("no price for {unpriced} runs since {since}"));
+            continue;
+        }
         if !currency.is_empty() {
             lines.push(format!("{} since {since}", money("total_micros")));
             lines.push(format!(
@@ -214,12 +232,7 @@ fn sums(amounts: &Value, since: &str) -> Vec<String> {
                 money("burn_rate_micros")
             ));
         }
-        let unpriced = count("unpriced_runs");
-        if unpriced > 0 {
-            lines.push(format!(
-                "  {unpriced} runs have no price and are not included"
-            ));
-        }
+        lines.extend(show::unpriced(unpriced).map(|line| format!("  {line}")));
     }
     lines
 }
@@ -287,20 +300,21 @@ fn nodes(answer: &Value) -> String {
     if rows.len() == 1 && problems.is_empty() {
         return "no node has been seen in this time".into();
     }
-    let mut sum = vec!["all".to_owned(), String::new()];
-    sum.extend(cells(answer));
-    rows.push(sum);
-    let mut text = show::table(&rows);
-    for problem in problems {
-        text.push_str(&format!("\n{problem}"));
+    let mut lines = Vec::new();
+    if rows.len() > 1 {
+        let mut sum = vec!["all".to_owned(), String::new()];
+        sum.extend(cells(answer));
+        rows.push(sum);
+        lines.push(show::table(&rows));
     }
-    let unpriced = answer["unpriced_runs"].as_u64().unwrap_or_default();
+    lines.extend(problems);
+    let unpriced = unpriced_runs(answer);
     if unpriced > 0 {
-        text.push_str(&format!(
-            "\n{unpriced} runs have no known share of their nodes; what they held counts as not held"
+        lines.push(format!(
+            "{unpriced} runs have no known share of their nodes; what they held counts as not held"
         ));
     }
-    text
+    lines.join("\n")
 }
 
 fn live(answer: &Value) -> String {
@@ -342,11 +356,13 @@ fn live(answer: &Value) -> String {
     if rows.len() == 1 {
         return "no running jobs".into();
     }
-    format!(
-        "{}\n{} per hour now",
-        show::table(&rows),
-        amount(&answer["burn_rate_micros"], &currency)
-    )
+    let mut lines = vec![show::table(&rows)];
+    let burn_rate = &answer["burn_rate_micros"];
+    if !burn_rate.is_null() {
+        lines.push(format!("{} per hour now", amount(burn_rate, &currency)));
+    }
+    lines.extend(show::unpriced(unpriced_runs(answer)));
+    lines.join("\n")
 }
 
 #[cfg(test)]
@@ -387,5 +403,73 @@ mod tests {
                 head("1.36")
             )
         );
+    }
+
+    /// The cells of a table's row.
+    fn cells(line: &str) -> Vec<&str> {
+        let cells = line.split("  ").map(str::trim);
+        cells.filter(|cell| !cell.is_empty()).collect()
+    }
+
+    #[test]
+    fn runs_without_a_price_cost_no_price_and_not_zero() {
+        let row = |key: &str, [runs, unpriced]: [u64; 2], [ended, open, total]: [Value; 3]| {
+            json!({"key": key, "currency": "EUR", "runs": runs, "unpriced_runs": unpriced, "completed_micros": ended,
+                "not_completed_micros": "0", "open_micros": open, "total_micros": total})
+        };
+        let none = || json!(null);
+        let one = || json!("1000000");
+        let rows = [
+            row("alice", [3, 3], [none(), json!("0"), none()]),
+            row("bob", [4, 1], [one(), none(), one()]),
+        ];
+        let table = spent(&json!({ "rows": rows }), cli::CostBy::User);
+        let lines: Vec<_> = table.lines().map(cells).collect();
+        assert_eq!(
+            lines[1],
+            ["alice", "3", "no price", "no price", "no price", "no price"]
+        );
+        assert_eq!(
+            lines[2],
+            ["bob", "4", "1.00 EUR", "0.00 EUR", "no price", "1.00 EUR"]
+        );
+        assert_eq!(lines[3], ["4 runs have no price and are not included"]);
+    }
+
+    #[test]
+    fn a_persons_runs_without_a_price_cost_no_price_and_not_zero() {
+        let amounts = |settled: Value, total: Value, unpriced: u64| {
+            json!([{"currency": "EUR", "runs": 3, "open_runs": 0, "unpriced_runs": unpriced, "settled_micros": settled,
+                "in_flight_micros": "0", "total_micros": total, "burn_rate_micros": "0"}])
+        };
+        let none = amounts(Value::Null, Value::Null, 3);
+        let person = json!({"key": "unix:a@c", "linked": false, "amounts": none, "users": [{"cluster": "c", "user": "a"}]});
+        let other = json!({"key": "unix:a@d", "linked": false, "amounts": none, "users": [{"cluster": "d", "user": "a"}]});
+        let answer =
+            json!({"since": "2026-11-01T00:00:00Z", "amounts": none, "people": [person, other]});
+        assert_eq!(
+            personal(&answer),
+            "no price for 3 runs since 2026-11-01\n  a on c: not linked to a person: no price\n  a on d: not linked to a person: no price"
+        );
+        assert_eq!(
+            sums(&amounts(json!("5000000"), json!("5000000"), 1), "x"),
+            [
+                "5.00 EUR since x",
+                "  settled    5.00 EUR for 3 ended runs",
+                "  in flight  0.00 EUR for 0 running jobs, 0.00 EUR per hour",
+                "  1 run has no price and is not included"
+            ]
+        );
+    }
+
+    #[test]
+    fn running_jobs_without_a_price_cost_no_price_per_hour() {
+        let job = json!({"job": "7", "problem": "price_missing: x", "burn_rate_micros": null});
+        let text = live(
+            &json!({"currency": "EUR", "jobs": [job], "burn_rate_micros": null, "unpriced_runs": 1}),
+        );
+        let last = text.lines().last();
+        assert_eq!(last, Some("1 run has no price and is not included"));
+        assert!(!text.contains("per hour now"), "{text}");
     }
 }

@@ -11,7 +11,7 @@ use super::queries::{Filter, read_open_runs};
 use super::slices::{read_cut_runs, within};
 use super::{FinalizedRun, OpenRun, PendingRun, People, RunKeys, Store, Transaction};
 use crate::budgets::crossing::PublishedState;
-use crate::domain::{Interval, Micros};
+use crate::domain::{Interval, Micros, RunsCost};
 use crate::error::Error;
 
 /// Costs and states as of one snapshot of the database.
@@ -35,7 +35,7 @@ impl BudgetFacts {
         let open = self.open.iter().map(|run| &run.keys);
         let pending = self.pending.iter().map(|run| &run.keys);
         let ended = self.periods.iter().flat_map(|period| {
-            let sums = period.sums.iter().map(|(keys, _, _)| keys);
+            let sums = period.sums.iter().map(|(keys, _)| keys);
             sums.chain(period.cut.iter().map(|run| &run.keys))
         });
         let keys = open.chain(pending).chain(ended);
@@ -46,8 +46,8 @@ impl BudgetFacts {
 /// Final costs in a period.
 #[derive(Debug, Default)]
 pub struct PeriodCosts {
-    /// Sums of runs wholly within the period, and how many of them have no price.
-    pub sums: Vec<(RunKeys, Micros, u64)>,
+    /// Sums of runs wholly within the period.
+    pub sums: Vec<(RunKeys, RunsCost)>,
     /// Runs that a bound of the period cuts.
     pub cut: Vec<FinalizedRun>,
 }
@@ -118,10 +118,10 @@ async fn sums_by_keys(
     snapshot: &mut Snapshot<'_>,
     currency: &str,
     period: Interval,
-) -> Result<Vec<(RunKeys, Micros, u64)>, sqlx::Error> {
+) -> Result<Vec<(RunKeys, RunsCost)>, sqlx::Error> {
     let sql = Sql::new(
         "SELECT cluster, user_name, account, partition_name, qos, tags, CAST(SUM(COALESCE(current_micros, 0)) AS BIGINT) AS settled,
-                CAST(SUM(CASE WHEN current_micros IS NULL THEN 1 ELSE 0 END) AS BIGINT) AS unpriced
+                COUNT(current_micros) AS priced, COUNT(*) - COUNT(current_micros) AS unpriced
          FROM costs WHERE kind = 'finalized' AND currency = ",
     )
     .bind(currency);
@@ -136,8 +136,13 @@ async fn sums_by_keys(
             qos: row.get("qos")?,
             tags: row.get("tags")?,
         };
-        let unpriced: i64 = row.get("unpriced")?;
-        Ok((keys, Micros(row.get("settled")?), unpriced.unsigned_abs()))
+        let count = |column: &str| row.get::<i64>(column).map(i64::unsigned_abs);
+        let settled = RunsCost {
+            known: Micros(row.get("settled")?),
+            priced: count("priced")?,
+            unpriced: count("unpriced")?,
+        };
+        Ok((keys, settled))
     };
     let rows = snapshot.conn().rows(&sql).await?;
     rows.iter().map(read).collect()

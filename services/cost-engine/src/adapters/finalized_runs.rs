@@ -30,7 +30,9 @@ pub struct FinalizedRun {
     pub class: Class,
     /// Currency.
     pub currency: String,
-    /// Cost after all adjustments.
+    /// False for a run without a price.
+    pub is_priced: bool,
+    /// Cost after all adjustments. Zero without a price.
     pub current: Micros,
     /// Label of the price book.
     pub price_book: String,
@@ -132,8 +134,9 @@ impl FinalizedRuns {
             return Ok(None);
         }
         const ACTION: &str = "read runs of a period";
-        let sql = priced(finalized().push(" FROM costs"), &self.filter);
-        let mut sql = overlapping(sql, self.slice);
+        let sql =
+            finalized().push(" FROM costs WHERE current_micros IS NOT NULL AND kind = 'finalized'");
+        let mut sql = overlapping(filtered(sql, &self.filter), self.slice);
         if let Some((cluster, run)) = &self.last {
             let key = [cluster.into(), run.into()];
             sql = sql.push(" AND (cluster, run) > (").list(key).push(")");
@@ -183,11 +186,6 @@ pub(super) fn finalized() -> Sql {
         "SELECT cluster, run, display_id, user_name, account, partition_name, qos, tags, class, currency, current_micros,
                 charged_seconds, price_book, at, lost, unused_micros",
     )
-}
-
-pub(super) fn priced(sql: Sql, filter: &Filter) -> Sql {
-    let sql = sql.push(" WHERE current_micros IS NOT NULL AND kind = 'finalized'");
-    filtered(sql, filter)
 }
 
 /// Most runs whose histories are read by one query.
@@ -242,6 +240,7 @@ pub(super) async fn read_runs(
 
 fn read_finalized_run(row: &Row, history: RunHistory) -> Result<FinalizedRun, sqlx::Error> {
     let (ended, seconds): (i64, i64) = (row.get("at")?, row.get("charged_seconds")?);
+    let current: Option<i64> = row.get("current_micros")?;
     Ok(FinalizedRun {
         keys: RunKeys {
             cluster: row.get("cluster")?,
@@ -255,7 +254,8 @@ fn read_finalized_run(row: &Row, history: RunHistory) -> Result<FinalizedRun, sq
         display_id: row.get("display_id")?,
         class: Class::of_final(&row.get::<String>("class")?),
         currency: row.get("currency")?,
-        current: Micros(row.get("current_micros")?),
+        is_priced: current.is_some(),
+        current: Micros(current.unwrap_or_default()),
         price_book: row.get("price_book")?,
         started: ended - seconds,
         ended,
@@ -326,7 +326,7 @@ mod tests {
         let sums: Vec<_> = costs
             .sums
             .iter()
-            .map(|(slice, sum)| (*slice, sum.runs))
+            .map(|(slice, sum)| (*slice, sum.completed.runs()))
             .collect();
         assert_eq!(sums, [(0, 400), (1, 401)]);
         assert_eq!(costs.cut.len(), RUNS - 801);

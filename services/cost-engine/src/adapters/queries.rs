@@ -10,8 +10,8 @@ use mesh_runtime::api::Visibility;
 use super::Store;
 use super::runs::history;
 use super::slices::of_slices;
-use crate::domain::Interval;
 use crate::domain::waste::LOST_KINDS;
+use crate::domain::{Interval, Micros, RunsCost};
 use crate::error::Error;
 use crate::usage::RunHistory;
 
@@ -89,14 +89,10 @@ pub struct CostSum {
     pub key: String,
     /// Currency.
     pub currency: String,
-    /// Number of runs.
-    pub runs: i64,
-    /// Number of runs without a price. They add nothing to the amounts.
-    pub unpriced: i64,
     /// Cost of runs that ended COMPLETED.
-    pub completed: i64,
+    pub completed: RunsCost,
     /// Cost of runs that ended otherwise.
-    pub not_completed: i64,
+    pub not_completed: RunsCost,
     /// Part of both costs that adjustments added after the final costs; negative if they lowered them.
     pub adjustments: i64,
     /// Charged seconds.
@@ -226,8 +222,11 @@ pub(super) async fn read_open_runs(
 /// Sums of final costs: of runs that ended within the bounds of the filter, or of those within each of the slices.
 pub(super) fn sums(by: CostGroup, filter: &Filter, slices: Option<&[Interval]>) -> Sql {
     let sql = Sql::new("SELECT cluster, ").push(by.column()).push(
-        " AS key, currency, COUNT(*) AS runs,
-          CAST(SUM(CASE WHEN current_micros IS NULL THEN 1 ELSE 0 END) AS BIGINT) AS unpriced,
+        " AS key, currency,
+          CAST(SUM(CASE WHEN class = 'completed' AND current_micros IS NOT NULL THEN 1 ELSE 0 END) AS BIGINT) AS completed_priced,
+          CAST(SUM(CASE WHEN class = 'completed' AND current_micros IS NULL THEN 1 ELSE 0 END) AS BIGINT) AS completed_unpriced,
+          CAST(SUM(CASE WHEN class = 'completed' OR current_micros IS NULL THEN 0 ELSE 1 END) AS BIGINT) AS not_completed_priced,
+          CAST(SUM(CASE WHEN class = 'completed' OR current_micros IS NOT NULL THEN 0 ELSE 1 END) AS BIGINT) AS not_completed_unpriced,
           CAST(SUM(CASE WHEN class = 'completed' THEN COALESCE(current_micros, 0) ELSE 0 END) AS BIGINT) AS completed,
           CAST(SUM(CASE WHEN class = 'completed' THEN 0 ELSE COALESCE(current_micros, 0) END) AS BIGINT) AS not_completed,
           CAST(SUM(CASE WHEN current_micros = total_micros THEN 0 ELSE COALESCE(current_micros, 0) - COALESCE(total_micros, 0) END)
@@ -270,14 +269,21 @@ pub(super) fn sums(by: CostGroup, filter: &Filter, slices: Option<&[Interval]>) 
 }
 
 pub(super) fn read_sum(row: &Row) -> Result<CostSum, sqlx::Error> {
+    let count = |column: &str| row.get::<i64>(column).map(i64::unsigned_abs);
     Ok(CostSum {
         cluster: row.get("cluster")?,
         key: row.get("key")?,
         currency: row.get("currency")?,
-        runs: row.get("runs")?,
-        unpriced: row.get("unpriced")?,
-        completed: row.get("completed")?,
-        not_completed: row.get("not_completed")?,
+        completed: RunsCost {
+            known: Micros(row.get("completed")?),
+            priced: count("completed_priced")?,
+            unpriced: count("completed_unpriced")?,
+        },
+        not_completed: RunsCost {
+            known: Micros(row.get("not_completed")?),
+            priced: count("not_completed_priced")?,
+            unpriced: count("not_completed_unpriced")?,
+        },
         adjustments: row.get("adjustments")?,
         seconds: row.get("seconds")?,
         unused: row.get("unused")?,

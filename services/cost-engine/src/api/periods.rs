@@ -240,7 +240,10 @@ async fn corrected(
             continue;
         };
         let rows = costs(api, earlier, now).await?;
-        let cost = |row: CostReportRow| ((row.cluster, row.key, row.currency), row.total_micros);
+        let cost = |row: CostReportRow| {
+            let place = (row.cluster, row.key, row.currency);
+            (place, row.total_micros.known)
+        };
         let now: BTreeMap<_, _> = rows.into_iter().map(cost).collect();
         found.extend(corrections(report, &reports, now)?);
     }

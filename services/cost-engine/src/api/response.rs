@@ -9,7 +9,7 @@ use chrono::{DateTime, Utc};
 use serde::{Serialize, Serializer};
 
 use crate::adapters::CostGroup;
-use crate::domain::Micros;
+use crate::domain::{Micros, RunsCost};
 use crate::spending::{PersonSpending, PersonalAmount};
 
 pub(super) use live::live;
@@ -25,12 +25,12 @@ pub struct LiveCosts {
     pub currency: Option<String>,
     /// End of the time covered by `accrued_micros`.
     pub as_of: DateTime<Utc>,
-    /// Sum of the jobs' burn rates.
-    #[serde(serialize_with = "amount_text")]
-    pub burn_rate_micros: Micros,
-    /// Sum of the jobs' costs so far.
-    #[serde(serialize_with = "amount_text")]
-    pub accrued_micros: Micros,
+    /// Sum of the jobs' burn rates. Null if there are jobs and none has a price.
+    pub burn_rate_micros: RunsCost,
+    /// Sum of the jobs' costs so far. Null if there are jobs and none has a price.
+    pub accrued_micros: RunsCost,
+    /// Number of jobs without a price, whose cost is missing in the sums.
+    pub unpriced_runs: usize,
     /// Running jobs.
     pub jobs: Vec<LiveJob>,
 }
@@ -114,22 +114,18 @@ pub struct CostReportRow {
     pub open_runs: u64,
     /// Number of runs without a price, whose cost is missing in the amounts.
     pub unpriced_runs: u64,
-    /// Cost of runs that ended COMPLETED.
-    #[serde(serialize_with = "amount_text")]
-    pub completed_micros: Micros,
+    /// Cost of runs that ended COMPLETED. This and the other costs of runs are null if there are such runs and none has a price.
+    pub completed_micros: RunsCost,
     /// Cost of runs that ended otherwise.
-    #[serde(serialize_with = "amount_text")]
-    pub not_completed_micros: Micros,
+    pub not_completed_micros: RunsCost,
     /// Part of the two amounts above that adjustments added after the final costs. Negative if they lowered them. By slice, without runs
     /// that a bound of the slice cuts.
     #[serde(serialize_with = "amount_text")]
     pub adjustments_micros: Micros,
     /// Cost so far of runs that have not ended.
-    #[serde(serialize_with = "amount_text")]
-    pub open_micros: Micros,
+    pub open_micros: RunsCost,
     /// Sum of `completed_micros`, `not_completed_micros` and `open_micros`.
-    #[serde(serialize_with = "amount_text")]
-    pub total_micros: Micros,
+    pub total_micros: RunsCost,
     /// Charged seconds, summed over the runs.
     pub charged_seconds: u64,
     /// Part of `completed_micros` for resources that were held and not used, of runs whose use is known. Absent if there is none.

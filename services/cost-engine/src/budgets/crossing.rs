@@ -113,6 +113,7 @@ mod tests {
     use super::*;
     use crate::budgets::usage::Amounts;
     use crate::budgets::{Counts, files};
+    use crate::domain::RunsCost;
 
     fn budget(lines: &str) -> Budget {
         let text = format!(
@@ -129,16 +130,16 @@ mod tests {
     fn settled_in_flight_and_committed_pass_their_thresholds() {
         // The running jobs may cost 90 more, the pending ones 200.
         let used = Amounts {
-            settled: units(640),
-            in_flight: units(130),
+            settled: RunsCost::of(Some(units(640))),
+            in_flight: RunsCost::of(Some(units(130))),
             remaining: units(90),
-            pending: units(200),
+            pending: RunsCost::of(Some(units(200))),
             ..Amounts::default()
         };
         let at_first = Some(PublishedState::default());
         let passed = |counts: Counts| {
             let budget = budget("thresholds = [50, 80, 100]");
-            let counted = used.counted(counts);
+            let counted = used.counted(counts).known;
             let (_, found) = crossings(&budget, counted, None, at_first);
             (percent(counted, budget.amount), found)
         };

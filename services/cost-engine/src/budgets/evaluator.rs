@@ -20,8 +20,8 @@ use super::status::{BudgetStatus, ForecastStatus};
 use super::usage::{Amounts, Groups};
 use super::{Budget, Clusters};
 use crate::adapters::{BudgetFacts, BudgetState, People, PriceBooks, RunKeys, Store};
-use crate::domain::Interval;
 use crate::domain::calendar_period::{LocalDay, Period, day};
+use crate::domain::{Interval, RunsCost};
 use crate::error::Error;
 use crate::metrics;
 use crate::outbox::Outbox;
@@ -215,18 +215,18 @@ impl BudgetEvaluator {
                     costs.insert(keys.clone(), amounts);
                 }
             };
-            for (keys, settled, unpriced_runs) in &period.sums {
+            for (keys, settled) in &period.sums {
                 let amounts = Amounts {
                     settled: *settled,
-                    unpriced_runs: *unpriced_runs,
                     ..Amounts::default()
                 };
                 add(keys, amounts);
             }
             for run in &period.cut {
                 cut_runs.insert((run.keys.cluster.clone(), run.run.clone()));
+                let part = self.curves.part(&mut books, run, *interval).await?;
                 let amounts = Amounts {
-                    settled: self.curves.part(&mut books, run, *interval).await?,
+                    settled: RunsCost::of(part),
                     ..Amounts::default()
                 };
                 add(&run.keys, amounts);
@@ -259,13 +259,13 @@ impl BudgetEvaluator {
         for (budget, period) in current.iter().filter(|(_, period)| period.to < i64::MAX) {
             let spent_on = |(weekday, interval): (Weekday, Interval)| {
                 let spent = groups[intervals.position(interval)].used(budget).spent();
-                (weekday, spent)
+                (weekday, spent.known)
             };
             let past: Vec<_> = past_days(budget, now).into_iter().map(spent_on).collect();
             let spent = groups[intervals.position((period.from, period.to))].used(budget);
             let today = day(budget.zone, now, 0).map(|day| day.date);
             let seed = format!("{} {}", budget.name, today.unwrap_or_default());
-            let left = budget.amount.saturating_sub(spent.spent());
+            let left = budget.amount.saturating_sub(spent.spent().known);
             let days = remaining_days(budget, period, now);
             if let Some(forecast) = forecast::forecast(&seed, &past, &days, left) {
                 facts.forecasts.insert(budget.name.clone(), forecast);
@@ -316,8 +316,8 @@ impl BudgetEvaluator {
         let unknown = self.daily.unknown_accounts.get(&budget.name);
         BudgetStatus {
             forecast: forecast.map(|forecast| ForecastStatus {
-                p50_micros: used.spent() + forecast.rest_p50,
-                p90_micros: used.spent() + forecast.rest_p90,
+                p50_micros: used.spent().known + forecast.rest_p50,
+                p90_micros: used.spent().known + forecast.rest_p90,
                 exhausted_p50: forecast.exhausted_p50.and_then(time),
                 exhausted_p90: forecast.exhausted_p90.and_then(time),
             }),

@@ -12,7 +12,7 @@ use super::crossing::Crossing;
 use super::status::BudgetStatus;
 use super::{Budget, Clusters, ScopeKey};
 use crate::adapters::People;
-use crate::domain::Micros;
+use crate::domain::{Micros, RunsCost};
 
 /// What an event is about.
 pub(crate) struct QuotaFacts<'a> {
@@ -75,8 +75,9 @@ pub(crate) fn event(
     };
     let is_cleared = kind == EventType::UserQuotaCleared;
     let passed = format!("{threshold} %");
+    let percent = status.percent.map(|percent| format!("{percent} %"));
     let (before, after) = match is_cleared {
-        true => (passed, format!("{} %", status.percent)),
+        true => (passed, percent.unwrap_or_else(|| "no price".to_owned())),
         false => (String::new(), passed),
     };
     let payload = UserEvent {
@@ -142,6 +143,7 @@ fn quota(facts: &QuotaFacts<'_>, threshold: u32, is_forecast: bool, crossing: u6
             currency: status.currency.clone(),
         })
     };
+    let cost = |cost: RunsCost| cost.amount().and_then(money);
     let time = |time: DateTime<Utc>| -> Timestamp { timestamp(time) };
     let forecast = status.forecast.as_ref();
     Quota {
@@ -152,11 +154,11 @@ fn quota(facts: &QuotaFacts<'_>, threshold: u32, is_forecast: bool, crossing: u6
         period_start: Some(time(status.period_start)),
         period_end: status.period_end.map(time),
         amount: money(status.amount_micros),
-        settled: money(status.settled_micros),
-        in_flight: money(status.in_flight_micros),
-        committed: money(status.committed_micros),
+        settled: cost(status.settled_micros),
+        in_flight: cost(status.in_flight_micros),
+        committed: cost(status.committed_micros),
         counts: budget.counts.as_str().to_owned(),
-        percent: status.percent,
+        percent: status.percent.unwrap_or_default(),
         threshold,
         is_forecast,
         forecast_p50: forecast.and_then(|forecast| money(forecast.p50_micros)),
@@ -177,5 +179,6 @@ fn quota(facts: &QuotaFacts<'_>, threshold: u32, is_forecast: bool, crossing: u6
             })
             .collect(),
         crossing,
+        unpriced_runs: status.unpriced_runs,
     }
 }

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use super::usage::Amounts;
 use crate::adapters::{FinalizedRun, OpenRun, PriceBooks};
 use crate::costing;
-use crate::domain::{CostCurve, Interval, Micros, PriceError};
+use crate::domain::{CostCurve, Interval, Micros, PriceError, RunsCost};
 use crate::error::Error;
 use crate::price_book::PriceBook;
 use crate::usage::{RunHistory, seconds};
@@ -62,10 +62,15 @@ impl CostCurves {
         now: i64,
     ) -> Result<Amounts, PriceError> {
         let unpriced = Amounts {
-            unpriced_runs: 1,
+            in_flight: RunsCost::of(None),
+            burn_rate: RunsCost::of(None),
             ..Amounts::default()
         };
         let id = (run.keys.cluster.clone(), run.job.run.clone());
+        let start = seconds(run.job.start_time.as_ref()).unwrap_or(now);
+        if start >= to {
+            return Ok(Amounts::default());
+        }
         let until = costing::accrued_until(&run.history, &run.job, now);
         // Suspended time that only a sum is known of is laid at the end of what is priced, so the cost until now is computed separately.
         let accrued = match run.job.suspended_seconds {
@@ -75,29 +80,31 @@ impl CostCurves {
         let Some(ahead) = self.open.get(&id).and_then(|cost| cost.ahead.as_ref()) else {
             return Ok(unpriced);
         };
-        let start = seconds(run.job.start_time.as_ref()).unwrap_or(now);
         let limit = costing::limit_end(&run.job, start).unwrap_or(until);
+        let spent = accrued.as_ref().unwrap_or(ahead);
+        let spent = spent.part(from, until.min(to).max(from))?;
+        let rate = match until < now {
+            true => Micros::ZERO,
+            false => ahead.part(now, now.saturating_add(HOUR_SECONDS))?,
+        };
         Ok(Amounts {
-            in_flight: accrued
-                .as_ref()
-                .unwrap_or(ahead)
-                .part(from, until.min(to).max(from))?,
+            in_flight: RunsCost::of(Some(spent)),
             remaining: ahead.part(until.max(from), limit.min(to).max(until).max(from))?,
-            burn_rate: match until < now {
-                true => Micros::ZERO,
-                false => ahead.part(now, now.saturating_add(HOUR_SECONDS))?,
-            },
+            burn_rate: RunsCost::of(Some(rate)),
             ..Amounts::default()
         })
     }
 
-    /// The part of an ended run in a period.
+    /// The part of an ended run in a period. `None` without a price.
     pub async fn part(
         &mut self,
         books: &mut PriceBooks,
         run: &FinalizedRun,
         period: Interval,
-    ) -> Result<Micros, Error> {
+    ) -> Result<Option<Micros>, Error> {
+        if !run.is_priced {
+            return Ok(None);
+        }
         let id = (run.keys.cluster.clone(), run.run.clone());
         let known = self.cut.get(&id);
         if known.is_none_or(|(current, _)| *current != run.current) {
@@ -106,7 +113,7 @@ impl CostCurves {
         }
         let curve = self.cut.get(&id).and_then(|(_, curve)| curve.as_ref());
         // An amount beyond 64 bits has no final cost.
-        Ok(run.part(curve, period).unwrap_or_default())
+        Ok(Some(run.part(curve, period).unwrap_or_default()))
     }
 
     /// Removes ended runs that no period cuts any more.

@@ -11,7 +11,7 @@ use slurm_types::Tres;
 
 use super::usage::Amounts;
 use crate::adapters::{NodesOfPartitions, PendingRun, Store};
-use crate::domain::Micros;
+use crate::domain::{Micros, RunsCost};
 use crate::error::Error;
 use crate::price_book::PriceBook;
 use crate::price_book::estimate::{JobRequest, estimate};
@@ -124,15 +124,9 @@ fn amounts(book: &PriceBook, run: &PendingRun, samples: &NodesOfPartitions, now:
     if run.job.time_limit_minutes.is_none() {
         return Amounts::default();
     }
-    match ceiling(book, run, samples, now) {
-        Some(pending) => Amounts {
-            pending,
-            ..Amounts::default()
-        },
-        None => Amounts {
-            unpriced_runs: 1,
-            ..Amounts::default()
-        },
+    Amounts {
+        pending: RunsCost::of(ceiling(book, run, samples, now)),
+        ..Amounts::default()
     }
 }
 
@@ -233,7 +227,7 @@ mod tests {
         let samples = samples(&book, &nodes());
         let of = |partition: &str, minutes| {
             let amounts = amounts(&book, &pending("", partition, 2, minutes), &samples, 0);
-            (amounts.pending.0, amounts.unpriced_runs)
+            (amounts.pending.known.0, amounts.pending.unpriced)
         };
         // n1 of the same type is a spot node, and cheaper.
         assert_eq!(of("cpu", Some(90)), (1_500_000, 0));
@@ -279,7 +273,10 @@ mod tests {
             pending("job/2/1", "cpu", 1, Some(60)),
         ];
         let mut costs = PendingCosts::default();
-        let of = |costs: &PendingCosts| runs.each_ref().map(|run| costs.amounts(run).pending.0);
+        let of = |costs: &PendingCosts| {
+            runs.each_ref()
+                .map(|run| costs.amounts(run).pending.known.0)
+        };
         costs.set(&store, &book, &runs, 0).await.unwrap();
         assert_eq!(of(&costs), [1_000_000, 500_000]);
         set("n3", 2, &[]).await;

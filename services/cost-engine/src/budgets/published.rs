@@ -36,7 +36,7 @@ pub(crate) fn published(
         return (Vec::new(), Vec::new());
     }
     let forecast = status.forecast.as_ref().map(|forecast| forecast.p50_micros);
-    let counted = used.counted(budget.counts);
+    let counted = used.counted(budget.counts).known;
     let (next, found) = crossings(
         budget,
         counted,
@@ -102,9 +102,12 @@ pub(crate) fn published(
 
 #[cfg(test)]
 mod tests {
+    use mesh_events::proto::mesh::cost::v1::Money;
+    use mesh_events::proto::mesh::event::v1::event::Payload;
+
     use super::*;
     use crate::budgets::files;
-    use crate::domain::Micros;
+    use crate::domain::{Micros, RunsCost};
 
     fn budget() -> Budget {
         let text = "[[budget]]\nname = \"b\"\nscope = { cluster = \"c\" }\nperiod = \"month\"\namount = 1000\nforecast = 100\n";
@@ -132,11 +135,21 @@ mod tests {
         day: &str,
         known: &[BudgetState],
     ) -> (Vec<BudgetState>, Vec<Event>) {
-        let period = month(day);
         let used = Amounts {
-            settled: Micros(640_000_000),
+            settled: RunsCost::of(Some(Micros(640_000_000))),
             ..Amounts::default()
         };
+        evaluate_used(budget, used, clusters, day, known)
+    }
+
+    fn evaluate_used(
+        budget: &Budget,
+        used: Amounts,
+        clusters: &[&str],
+        day: &str,
+        known: &[BudgetState],
+    ) -> (Vec<BudgetState>, Vec<Event>) {
+        let period = month(day);
         let status = BudgetStatus::of(budget, &period, used, "EUR");
         let groups = Groups::default();
         let one = (budget, period, used, status, &groups);
@@ -189,6 +202,36 @@ mod tests {
         let october = state(&month("2026-10-05"), forecast);
         let (_, events) = evaluate("2026-11-01", &[october]);
         assert_eq!(events[0].r#type, "user.quota_cleared");
+    }
+
+    #[test]
+    fn an_event_has_no_amount_of_runs_without_a_price() {
+        let passed = PublishedState {
+            threshold: 50,
+            ..PublishedState::default()
+        };
+        let october = state(&month("2026-10-05"), passed);
+        let quota = |in_flight| {
+            let used = Amounts {
+                settled: RunsCost::of(None) + RunsCost::of(None),
+                in_flight,
+                ..Amounts::default()
+            };
+            let known = std::slice::from_ref(&october);
+            let (_, events) = evaluate_used(&budget(), used, &["c"], "2026-11-01", known);
+            match events.into_iter().next().and_then(|event| event.payload) {
+                Some(Payload::User(user)) => (user.after.clone(), user.quota.unwrap()),
+                other => panic!("{other:?}"),
+            }
+        };
+        let (after, none) = quota(RunsCost::default());
+        assert_eq!((after.as_str(), none.unpriced_runs), ("no price", 2));
+        assert_eq!((none.settled, none.committed), (None, None));
+        let (after, one) = quota(RunsCost::of(Some(Micros(1_000_000))));
+        assert_eq!((after.as_str(), one.unpriced_runs), ("0 %", 2));
+        assert_eq!(one.settled, None);
+        let micros = |money: Option<Money>| money.map(|money| money.micros);
+        assert_eq!(micros(one.committed), Some(1_000_000));
     }
 
     #[test]

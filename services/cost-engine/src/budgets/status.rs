@@ -8,8 +8,8 @@ use serde::Serialize;
 use super::crossing::percent;
 use super::usage::Amounts;
 use super::{Budget, Counts};
-use crate::domain::Micros;
 use crate::domain::calendar_period::Period;
+use crate::domain::{Micros, RunsCost};
 
 /// A budget and its use in the present period.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -33,30 +33,24 @@ pub struct BudgetStatus {
     pub amount_micros: Micros,
     /// What counts as used.
     pub counts: Counts,
-    /// Parts of final costs that lie in the period.
-    #[serde(serialize_with = "text")]
-    pub settled_micros: Micros,
+    /// Parts of final costs that lie in the period. This and the other costs of runs are null if there are such runs and none has a price.
+    pub settled_micros: RunsCost,
     /// Costs of running jobs in the period until now.
-    #[serde(serialize_with = "text")]
-    pub in_flight_micros: Micros,
+    pub in_flight_micros: RunsCost,
     /// What pending jobs may cost until their time limits.
-    #[serde(serialize_with = "text")]
-    pub pending_micros: Micros,
+    pub pending_micros: RunsCost,
     /// All of these, and what running jobs may still cost in the period until their time limits.
-    #[serde(serialize_with = "text")]
-    pub committed_micros: Micros,
+    pub committed_micros: RunsCost,
     /// What is compared with the amount.
-    #[serde(serialize_with = "text")]
-    pub used_micros: Micros,
-    /// The same in percent of the amount, rounded down.
-    pub percent: u64,
+    pub used_micros: RunsCost,
+    /// The same in percent of the amount, rounded down. Absent without a price.
+    pub percent: Option<u64>,
     /// Thresholds in percent.
     pub thresholds: Vec<u32>,
     /// Highest threshold that is passed and published. 0 if none is.
     pub threshold: u32,
     /// Cost of running jobs per hour.
-    #[serde(serialize_with = "text")]
-    pub burn_rate_micros: Micros,
+    pub burn_rate_micros: RunsCost,
     /// Number of runs without a price, whose cost is missing in the amounts.
     pub unpriced_runs: u64,
     /// Use at the end of the period. Absent with fewer than three days of costs, and for rolling periods.
@@ -85,11 +79,11 @@ impl BudgetStatus {
             pending_micros: used.pending,
             committed_micros: used.committed(),
             used_micros: counted,
-            percent: percent(counted, budget.amount),
+            percent: counted.amount().map(|used| percent(used, budget.amount)),
             thresholds: budget.thresholds.clone(),
             threshold: 0,
             burn_rate_micros: used.burn_rate,
-            unpriced_runs: used.unpriced_runs,
+            unpriced_runs: used.committed().unpriced,
             forecast: None,
             unknown_accounts: Vec::new(),
         }

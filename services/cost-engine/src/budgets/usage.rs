@@ -9,49 +9,50 @@ use std::ops::AddAssign;
 use super::account_tree::AccountTree;
 use super::{Budget, Counts, ScopeKey};
 use crate::adapters::{People, RunKeys};
-use crate::domain::Micros;
+use crate::domain::{Micros, RunsCost};
 
 /// Costs of runs in a period.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Amounts {
     /// Parts of final costs.
-    pub settled: Micros,
+    pub settled: RunsCost,
     /// Costs of running jobs until now.
-    pub in_flight: Micros,
+    pub in_flight: RunsCost,
     /// What running jobs may still cost until their time limits.
     pub remaining: Micros,
     /// What pending jobs may cost until their time limits.
-    pub pending: Micros,
+    pub pending: RunsCost,
     /// Cost of running jobs per hour.
-    pub burn_rate: Micros,
-    /// Number of runs without a price, whose cost is missing in the amounts.
-    pub unpriced_runs: u64,
+    pub burn_rate: RunsCost,
 }
 
 impl AddAssign for Amounts {
     fn add_assign(&mut self, other: Self) {
-        self.settled = self.settled + other.settled;
-        self.in_flight = self.in_flight + other.in_flight;
+        self.settled += other.settled;
+        self.in_flight += other.in_flight;
         self.remaining = self.remaining + other.remaining;
-        self.pending = self.pending + other.pending;
-        self.burn_rate = self.burn_rate + other.burn_rate;
-        self.unpriced_runs += other.unpriced_runs;
+        self.pending += other.pending;
+        self.burn_rate += other.burn_rate;
     }
 }
 
 impl Amounts {
     /// Settled and in flight.
-    pub fn spent(&self) -> Micros {
+    pub fn spent(&self) -> RunsCost {
         self.settled + self.in_flight
     }
 
     /// Settled, in flight, and what running and pending jobs may still cost.
-    pub fn committed(&self) -> Micros {
-        self.spent() + self.remaining + self.pending
+    pub fn committed(&self) -> RunsCost {
+        let all = self.spent() + self.pending;
+        RunsCost {
+            known: all.known + self.remaining,
+            ..all
+        }
     }
 
     /// What a budget compares with its amount.
-    pub fn counted(&self, counts: Counts) -> Micros {
+    pub fn counted(&self, counts: Counts) -> RunsCost {
         match counts {
             Counts::Settled => self.settled,
             Counts::InFlight => self.spent(),
@@ -116,7 +117,7 @@ impl Groups {
         for group in self.of(budget) {
             let key = (group.keys.cluster.as_str(), group.keys.user.as_str());
             let sum = users.entry(key).or_default();
-            *sum = *sum + group.amounts.spent();
+            *sum = *sum + group.amounts.spent().known;
         }
         let mut users: Vec<_> = users.into_iter().collect();
         users.retain(|(_, spent)| *spent > Micros::ZERO);
@@ -202,7 +203,7 @@ mod tests {
 
     fn settled(micros: i64) -> Amounts {
         Amounts {
-            settled: Micros(micros),
+            settled: RunsCost::of(Some(Micros(micros))),
             ..Amounts::default()
         }
     }
@@ -225,7 +226,7 @@ mod tests {
             ("partition = \"cpu\"", 0),
         ] {
             let budget = &budgets(&[scope.to_owned()])[0];
-            assert_eq!(groups.used(budget).settled, Micros(used), "{scope}");
+            assert_eq!(groups.used(budget).settled.known, Micros(used), "{scope}");
         }
         let all = &budgets(&["cluster = \"c\"".to_owned()])[0];
         let largest = groups.contributors(all, 1);
@@ -263,7 +264,7 @@ mod tests {
             ("account = \"root\", subtree = true", 111),
         ] {
             let budget = &budgets(&[scope.to_owned()])[0];
-            assert_eq!(groups.used(budget).settled, Micros(used), "{scope}");
+            assert_eq!(groups.used(budget).settled.known, Micros(used), "{scope}");
         }
     }
 
@@ -275,7 +276,7 @@ mod tests {
         let mut costs: HashMap<RunKeys, Amounts> = HashMap::new();
         for n in 0..10_000 {
             let one = Amounts {
-                in_flight: Micros(1),
+                in_flight: RunsCost::of(Some(Micros(1))),
                 ..Amounts::default()
             };
             *costs.entry(run(&user(n), &account(n), "")).or_default() += one;
@@ -295,7 +296,7 @@ mod tests {
         let visited: usize = budgets.iter().map(|one| groups.candidates(one).len()).sum();
         let used: Micros = budgets
             .iter()
-            .map(|budget| groups.used(budget).in_flight)
+            .map(|budget| groups.used(budget).in_flight.known)
             .sum();
         // 500 users with 20 jobs each, 500 times an account with 100.
         assert_eq!(used, Micros(500 * 20 + 500 * 100));

@@ -17,7 +17,7 @@ use prost::Message as _;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
-use super::UserSpending;
+use super::{PersonalAmount, UserSpending};
 use crate::adapters::{People, Store};
 use crate::domain::calendar_period::{Period, Periodicity};
 use crate::price_book::PriceBook;
@@ -180,18 +180,21 @@ fn spending(
     let own = found
         .iter()
         .filter(|row| people.of(&row.cluster, &row.user).key == person.key);
-    let spent = super::summed(own.map(|row| &row.amount)).into_iter();
+    let spent = super::summed(own.map(|row| &row.amount));
+    let unpriced_runs = spent.iter().map(|amount| amount.unpriced_runs).sum();
+    let money = |amount: PersonalAmount| {
+        Some(Money {
+            micros: amount.total_micros.amount()?.0,
+            currency: amount.currency,
+        })
+    };
     Spending {
         month: month.name.clone(),
         person: person.key,
-        spent: spent
-            .map(|amount| Money {
-                micros: amount.total_micros.0,
-                currency: amount.currency,
-            })
-            .collect(),
+        spent: spent.into_iter().filter_map(money).collect(),
         newest_runs: Vec::new(),
         as_of: Some(timestamp(now)),
+        unpriced_runs,
     }
 }
 
@@ -272,6 +275,7 @@ mod tests {
             }],
             newest_runs: runs.iter().map(ToString::to_string).collect(),
             as_of: Some(pbjson_types::Timestamp { seconds, nanos: 0 }),
+            unpriced_runs: 0,
         };
         let october = of("2026-10", 10, 1, &["x"]);
         for (known, computed, expected) in [

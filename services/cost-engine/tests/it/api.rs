@@ -162,6 +162,80 @@ async fn sums_are_by_person_account_month_and_job_and_people_see_their_own() {
     engine.stop().await;
 }
 
+on_both!(a_cost_of_runs_without_a_price_is_null_and_not_zero);
+
+async fn a_cost_of_runs_without_a_price_is_null_and_not_zero(site: Site) {
+    let nats = NatsServer::start().await;
+    let outside = Outside::connect(&nats, None).await;
+    let engine = site.start(&nats.toml()).await.unwrap();
+    let on_unknown_node = |id| Job {
+        nodes: "x1".into(),
+        ..job(id)
+    };
+    let hour_ago = chrono::Utc::now() - chrono::TimeDelta::seconds(3600);
+    let running = Job {
+        start_time: Some(timestamp(hour_ago)),
+        ..on_unknown_node(62)
+    };
+    let started = job_event(EventType::JobStarted, running);
+    outside.publish(&of("bob", "nlp", started)).await;
+    let is_running = async || {
+        let (_, live) = get(&engine.router, "bob", "/v1/costs/live").await;
+        live["unpriced_runs"] == 1 && live["burn_rate_micros"].is_null()
+    };
+    wait_until("a running job without a price", DEADLINE, is_running).await;
+    // Two days are cut by the bounds of days.
+    for (id, kind, state, seconds) in [
+        (60, EventType::JobCompleted, "COMPLETED", 360),
+        (61, EventType::JobFailed, "FAILED", 2 * 86_400),
+    ] {
+        let end = ended(on_unknown_node(id), state, seconds);
+        outside
+            .publish(&of("bob", "nlp", job_event(kind, end)))
+            .await;
+    }
+    let amounts =
+        ["completed", "not_completed", "open", "total"].map(|key| format!("{key}_micros"));
+    let all_ended = async || {
+        let (_, report) = get(&engine.router, "root", "/v1/costs").await;
+        report["rows"][0]["runs"] == 3
+    };
+    wait_until("three runs", DEADLINE, all_ended).await;
+    let (_, report) = get(&engine.router, "root", "/v1/costs").await;
+    let row = &report["rows"][0];
+    assert_eq!(
+        (&row["open_runs"], &row["unpriced_runs"]),
+        (&json!(1), &json!(3))
+    );
+    for key in &amounts {
+        assert_eq!(row.get(key), Some(&Value::Null), "{key} {report}");
+    }
+    let path = "/v1/costs?by=day&attribution=slice&until=2026-01-01";
+    let (_, days) = get(&engine.router, "root", path).await;
+    let days = days["rows"].as_array().unwrap();
+    assert!(days.len() > 2, "{days:?}");
+    for day in days {
+        assert_eq!(day["runs"], day["unpriced_runs"], "{day}");
+        assert_eq!(day.get("total_micros"), Some(&Value::Null), "{day}");
+    }
+    let (_, own) = get(&engine.router, "bob", "/v1/costs/me?since=2025-01-01").await;
+    let amount = &own["amounts"][0];
+    assert_eq!(amount["unpriced_runs"], 3, "{own}");
+    for key in ["settled", "in_flight", "total", "burn_rate"] {
+        let key = format!("{key}_micros");
+        assert_eq!(amount.get(&key), Some(&Value::Null), "{key} {own}");
+    }
+    // What is published of this month, with the running job alone.
+    let bucket = outside.bus.bucket(BUCKET_SPENDING).await.unwrap();
+    let has_month = async || {
+        let entry = bucket.get("testbed.user.bob").await.unwrap();
+        let sum = entry.map(|entry| Spending::decode(entry.value).unwrap());
+        sum.is_some_and(|sum| sum.spent.is_empty() && sum.unpriced_runs == 1)
+    };
+    wait_until("the sum of the month", DEADLINE, has_month).await;
+    engine.stop().await;
+}
+
 on_both!(identities_are_summed_over_users_and_clusters);
 
 async fn identities_are_summed_over_users_and_clusters(site: Site) {

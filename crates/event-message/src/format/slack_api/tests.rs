@@ -133,6 +133,7 @@ fn only_the_owner_reads_what_the_owner_has_spent() {
             micros: 2_310_000_000,
             currency: "USD".into(),
         }],
+        unpriced_runs: 1,
         ..Spending::default()
     };
     let settings = SlackApi {
@@ -140,7 +141,8 @@ fn only_the_owner_reads_what_the_owner_has_spent() {
         current: true,
         ..settings()
     };
-    let shows = |body: &Value| body.to_string().contains("2310.00 USD");
+    let text = "2310.00 USD, 1 run has no price and is not included";
+    let shows = |body: &Value| body.to_string().contains(text);
     let person = json!({"ok": true, "user": {"id": "U1"}});
     let conversation = json!({"ok": true, "channel": {"id": "D1"}});
     let (in_private, in_channel) = (

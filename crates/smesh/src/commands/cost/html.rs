@@ -1,9 +1,10 @@
 //! A cost report as one HTML file: no script, no reference to anything outside, and every figure also as a table.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use super::report::{Row, decimal};
+use crate::show;
 
 /// What the report is about.
 pub struct Title<'a> {
@@ -67,13 +68,16 @@ macro_rules! put {
 fn section(page: &mut String, title: &Title<'_>, currency: &str, rows: &[Row], days: &[Row]) {
     let mut rows: Vec<&Row> = rows.iter().collect();
     rows.sort_by(|a, b| b.total.cmp(&a.total).then_with(|| a.key.cmp(&b.key)));
-    let total: i128 = rows.iter().map(|row| row.total).sum();
-    put!(
-        page,
-        "<section><h2>{} {}</h2>\n",
-        decimal(total),
-        escaped(or(currency, "(no price)"))
-    );
+    let priced = rows.iter().filter_map(|row| row.total);
+    let heading = match priced.reduce(|sum, total| sum + total) {
+        Some(total) => format!("{} {}", decimal(total), escaped(currency)),
+        None => cell(None),
+    };
+    put!(page, "<section><h2>{heading}</h2>\n");
+    let unpriced: u64 = rows.iter().map(|row| row.unpriced_runs).sum();
+    for line in show::unpriced(unpriced) {
+        put!(page, "<p>{line}.</p>\n");
+    }
     bars(page, title, &rows);
     put!(
         page,
@@ -86,11 +90,11 @@ fn section(page: &mut String, title: &Title<'_>, currency: &str, rows: &[Row], d
             "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>\n",
             escaped(label(row)),
             row.runs,
-            decimal(row.completed),
-            decimal(row.unused),
-            decimal(row.not_completed),
-            decimal(row.in_flight),
-            decimal(row.total)
+            cell(row.completed),
+            cell(row.completed.map(|_| row.unused)),
+            cell(row.not_completed),
+            cell(row.in_flight),
+            cell(row.total)
         );
     }
     page.push_str("</table></section>\n");
@@ -100,7 +104,8 @@ fn section(page: &mut String, title: &Title<'_>, currency: &str, rows: &[Row], d
 /// Cost by key, stacked.
 fn bars(page: &mut String, title: &Title<'_>, rows: &[&Row]) {
     let shown = &rows[..rows.len().min(MAX_BARS)];
-    let largest = shown.iter().map(|row| row.total).max().unwrap_or_default();
+    let largest = shown.iter().filter_map(|row| row.total).max();
+    let largest = largest.unwrap_or_default();
     if largest <= 0 {
         return;
     }
@@ -125,13 +130,13 @@ fn bars(page: &mut String, title: &Title<'_>, rows: &[&Row]) {
             "<text x=\"0\" y=\"{}\">{}: {}</text>\n",
             y - 5,
             escaped(label(row)),
-            decimal(row.total)
+            cell(row.total)
         );
         let parts = [
-            row.completed - row.unused,
+            row.completed.unwrap_or_default() - row.unused,
             row.unused,
-            row.not_completed,
-            row.in_flight,
+            row.not_completed.unwrap_or_default(),
+            row.in_flight.unwrap_or_default(),
         ];
         let mut sum = 0;
         for ((class, _), part) in PARTS.iter().zip(parts) {
@@ -159,18 +164,22 @@ fn bars(page: &mut String, title: &Title<'_>, rows: &[&Row]) {
 
 /// Cost since the start of the period, over the days.
 fn by_day(page: &mut String, days: &[Row]) {
-    let mut sums: std::collections::BTreeMap<&str, i128> = std::collections::BTreeMap::new();
+    let mut sums: BTreeMap<&str, Option<i128>> = BTreeMap::new();
     for day in days {
-        *sums.entry(day.key.as_str()).or_default() += day.total;
+        let sum = sums.entry(day.key.as_str()).or_default();
+        *sum = match (*sum, day.total) {
+            (Some(sum), Some(total)) => Some(sum + total),
+            (sum, total) => sum.or(total),
+        };
     }
-    let total: i128 = sums.values().sum();
+    let total: i128 = sums.values().flatten().sum();
     if sums.len() < 2 || total <= 0 {
         return;
     }
     let steps = i128::try_from(sums.len() - 1).unwrap_or(1);
     let (mut points, mut until) = (String::new(), 0);
     for (n, micros) in (0i128..).zip(sums.values()) {
-        until += micros;
+        until += micros.unwrap_or_default();
         let (x, y) = (n * WIDTH / steps, DAYS_HEIGHT - until * DAYS_HEIGHT / total);
         put!(points, "{x},{y} ");
     }
@@ -186,16 +195,21 @@ fn by_day(page: &mut String, days: &[Row]) {
     );
     let mut until = 0;
     for (day, micros) in sums {
-        until += micros;
+        until += micros.unwrap_or_default();
         put!(
             page,
             "<tr><td>{}</td><td>{}</td><td>{}</td></tr>\n",
             escaped(day),
-            decimal(micros),
+            cell(micros),
             decimal(until)
         );
     }
     page.push_str("</table></section>\n");
+}
+
+/// An amount, or that there is no price.
+fn cell(amount: Option<i128>) -> String {
+    amount.map_or_else(|| "no price".to_owned(), decimal)
 }
 
 fn label(row: &Row) -> &str {
@@ -231,9 +245,11 @@ mod tests {
             key: key.into(),
             currency: "EUR".into(),
             runs: 1,
-            completed: total,
+            completed: Some(total),
             unused: total / 4,
-            total,
+            not_completed: Some(0),
+            in_flight: Some(0),
+            total: Some(total),
             ..Row::default()
         };
         let title = Title {
@@ -260,5 +276,34 @@ mod tests {
         assert!(page.contains("points=\"0,150 640,0\""));
         assert!(page.contains("<tr><td>2026-11-02</td><td>3.000000</td><td>4.000000</td></tr>"));
         assert!(page.contains("<h2>4.000000 EUR</h2>"));
+    }
+
+    #[test]
+    fn runs_without_a_price_are_said_and_not_shown_as_zero() {
+        let title = Title {
+            period: "2026-11",
+            by: "user",
+            as_of: "now",
+        };
+        let row = |key: &str| Row {
+            key: key.into(),
+            currency: "EUR".into(),
+            runs: 3,
+            unpriced_runs: 3,
+            ..Row::default()
+        };
+        let priced = Row {
+            completed: Some(1_000_000),
+            not_completed: Some(0),
+            total: Some(1_000_000),
+            ..row("2026-11-02")
+        };
+        let days = [row("2026-11-01"), priced, row("2026-11-03")];
+        let text = page(&title, &[row("alice")], &days);
+        assert!(text.contains("<h2>no price</h2>"), "{text}");
+        assert!(text.contains("<p>3 runs have no price and are not included.</p>"));
+        let cells = "<td>no price</td>".repeat(5);
+        assert!(text.contains(&format!("<tr><td>alice</td><td>3</td>{cells}</tr>")));
+        assert!(text.contains("<tr><td>2026-11-03</td><td>no price</td><td>1.000000</td></tr>"));
     }
 }

@@ -20,7 +20,7 @@ use crate::show;
 /// Shortest interval of `--watch`.
 const MIN_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Amounts of a report in millionths, by currency and key.
+/// Amounts of a report in millionths, by currency and key. Those of runs that all have no price are `None`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Row {
     pub cluster: String,
@@ -31,14 +31,14 @@ pub struct Row {
     pub runs: u64,
     pub open_runs: u64,
     pub unpriced_runs: u64,
-    pub completed: i128,
+    pub completed: Option<i128>,
     /// By what ended the runs.
     pub lost: BTreeMap<String, i128>,
-    pub not_completed: i128,
+    pub not_completed: Option<i128>,
     pub unused: i128,
     pub adjustments: i128,
-    pub in_flight: i128,
-    pub total: i128,
+    pub in_flight: Option<i128>,
+    pub total: Option<i128>,
 }
 
 impl Row {
@@ -47,6 +47,9 @@ impl Row {
             let text = value.as_str().unwrap_or_default();
             text.parse::<i128>().unwrap_or_default()
         };
+        let total = &row["total_micros"];
+        // Of runs that all have no price nothing is said to be 0.
+        let cost = |value: &Value| (!total.is_null() && !value.is_null()).then(|| micros(value));
         let lost = row["lost_micros"].as_object().into_iter().flatten();
         let count = |key: &str| row[key].as_u64().unwrap_or_default();
         Self {
@@ -57,15 +60,15 @@ impl Row {
             runs: count("runs"),
             open_runs: count("open_runs"),
             unpriced_runs: count("unpriced_runs"),
-            completed: micros(&row["completed_micros"]),
+            completed: cost(&row["completed_micros"]),
             lost: lost
                 .map(|(kind, value)| (kind.clone(), micros(value)))
                 .collect(),
-            not_completed: micros(&row["not_completed_micros"]),
+            not_completed: cost(&row["not_completed_micros"]),
             unused: micros(&row["unused_micros"]),
             adjustments: micros(&row["adjustments_micros"]),
-            in_flight: micros(&row["open_micros"]),
-            total: micros(&row["total_micros"]),
+            in_flight: cost(&row["open_micros"]),
+            total: cost(total),
         }
     }
 }
@@ -183,7 +186,7 @@ async fn sums(
     }
 }
 
-/// A table for spreadsheets. Amounts are exact, without separators of thousands.
+/// A table for spreadsheets. Amounts are exact, without separators of thousands. Those of runs that all have no price are empty.
 fn csv(rows: &[Row], by: &str, as_of: &str) -> Result<String, Error> {
     let mut table = csv::WriterBuilder::new()
         .terminator(csv::Terminator::CRLF)
@@ -209,16 +212,24 @@ fn csv(rows: &[Row], by: &str, as_of: &str) -> Result<String, Error> {
         // Only texts are made harmless: a negative amount is a number.
         let texts = [&row.cluster, &row.key, &row.name, &row.currency];
         let counts = [row.runs, row.open_runs, row.unpriced_runs];
-        let lost = LOST_KINDS.map(|kind| row.lost.get(kind).copied().unwrap_or_default());
+        let part = |amount: i128, whole: Option<i128>| whole.map(|_| amount);
+        let lost = LOST_KINDS.map(|kind| {
+            let lost = row.lost.get(kind).copied().unwrap_or_default();
+            part(lost, row.not_completed)
+        });
         let amounts = [row.completed, row.not_completed]
             .into_iter()
             .chain(lost)
-            .chain([row.unused, row.adjustments, row.in_flight, row.total]);
+            .chain([
+                part(row.unused, row.completed),
+                part(row.adjustments, row.total),
+            ])
+            .chain([row.in_flight, row.total]);
         let cells = texts
             .map(|text| harmless_cell(text.clone()))
             .into_iter()
             .chain(counts.map(|count| count.to_string()))
-            .chain(amounts.map(decimal))
+            .chain(amounts.map(|amount| amount.map(decimal).unwrap_or_default()))
             .chain([as_of.to_owned()]);
         table.write_record(cells).map_err(failed)?;
     }
@@ -245,11 +256,12 @@ mod tests {
             key: "=1+1\n\"x\"".into(),
             currency: "EUR".into(),
             runs: 2,
-            completed: 12_345_678,
+            completed: Some(12_345_678),
             lost: [("oom".to_owned(), 1_000_000)].into(),
-            not_completed: 1_000_000,
+            not_completed: Some(1_000_000),
             adjustments: -6_500_000,
-            total: 13_345_678,
+            in_flight: Some(0),
+            total: Some(13_345_678),
             ..Row::default()
         };
         let text = csv(&[row], "job", "2026-11-26T12:00:00Z").unwrap();
@@ -259,6 +271,23 @@ mod tests {
              lost_oom,lost_preempted,lost_requeued,lost_timeout,unused,adjustments,in_flight,total,as_of\r\n\
              ,\"'=1+1\n\"\"x\"\"\",,EUR,2,0,0,12.345678,1.000000,0.000000,0.000000,0.000000,1.000000,0.000000,0.000000,0.000000,0.000000,\
              -6.500000,0.000000,13.345678,2026-11-26T12:00:00Z\r\n"
+        );
+    }
+
+    #[test]
+    fn runs_without_a_price_have_empty_amounts() {
+        let answer = serde_json::json!({"rows": [
+            {"key": "a", "currency": "EUR", "runs": 2, "unpriced_runs": 2, "completed_micros": null, "not_completed_micros": "0",
+                "adjustments_micros": "0", "open_micros": "0", "total_micros": null},
+            {"key": "b", "currency": "EUR", "runs": 2, "unpriced_runs": 1, "completed_micros": "5000000", "not_completed_micros": null,
+                "adjustments_micros": "0", "open_micros": "0", "total_micros": "5000000"},
+        ]});
+        let text = csv(&rows(&answer), "user", "now").unwrap();
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines[1], ",a,,EUR,2,0,2,,,,,,,,,,,,,,now");
+        assert_eq!(
+            lines[2],
+            ",b,,EUR,2,0,1,5.000000,,,,,,,,,0.000000,0.000000,0.000000,5.000000,now"
         );
     }
 }

@@ -25,7 +25,8 @@ struct StoredRow {
     cluster: String,
     key: String,
     currency: String,
-    total_micros: String,
+    /// Null without a price.
+    total_micros: Option<String>,
 }
 
 /// Difference of the cost of a closed period, by cluster, account and currency.
@@ -56,7 +57,10 @@ pub(super) fn corrections(
         add(place, cost.0.into());
     }
     for row in closed.rows.iter().cloned() {
-        let micros = amount(&closed.period, &row.total_micros)?;
+        let Some(total) = &row.total_micros else {
+            continue;
+        };
+        let micros = amount(&closed.period, total)?;
         add((row.cluster, row.key, row.currency), -micros);
     }
     for report in others {

@@ -6,7 +6,7 @@ use super::{LiveCosts, LiveJob};
 use crate::adapters::OpenRun;
 use crate::costing;
 use crate::domain::suspension;
-use crate::domain::{Micros, PriceError};
+use crate::domain::{Micros, PriceError, RunsCost};
 use crate::price_book::PriceBook;
 
 pub(in crate::api) fn live(
@@ -18,13 +18,17 @@ pub(in crate::api) fn live(
         .into_iter()
         .map(|run| live_job(book, run, now))
         .collect();
-    let sum = |amount: fn(&LiveJob) -> Option<Micros>| jobs.iter().filter_map(amount).sum();
+    let sum = |amount: fn(&LiveJob) -> Option<Micros>| -> RunsCost {
+        jobs.iter().map(|job| RunsCost::of(amount(job))).sum()
+    };
+    let is_unpriced = |job: &&LiveJob| !job.problem.is_empty();
     LiveCosts {
         price_book: book.map(PriceBook::label),
         currency: book.map(|book| book.currency.clone()),
         as_of: now,
         burn_rate_micros: sum(|job| job.burn_rate_micros),
         accrued_micros: sum(|job| job.accrued_micros),
+        unpriced_runs: jobs.iter().filter(is_unpriced).count(),
         jobs,
     }
 }

@@ -13,7 +13,7 @@ use crate::adapters::{
 use crate::costing;
 use crate::domain::calendar_period::Period;
 use crate::domain::waste::LOST_KINDS;
-use crate::domain::{Class, CostCurve, Interval, Micros, PriceError};
+use crate::domain::{Class, CostCurve, Interval, Micros, PriceError, RunsCost};
 use crate::error::Error;
 use crate::price_book::PriceBook;
 
@@ -114,6 +114,7 @@ pub(crate) fn sliced(
             let slice = period.bounds();
             let cost = run.part(curve.as_ref(), slice)?;
             let unused = run.unused_part(curve.as_ref(), slice)?;
+            let cost = run.is_priced.then_some(cost);
             rows.add_cut(run, &period.name, (cost, unused), run.seconds(slice));
         }
     }
@@ -175,10 +176,8 @@ impl<'a> Rows<'a> {
             _ => &sum.key,
         };
         let row = self.row(&sum.cluster, key, &sum.currency);
-        row.runs += sum.runs.unsigned_abs();
-        row.unpriced_runs += sum.unpriced.unsigned_abs();
-        row.completed_micros = row.completed_micros + Micros(sum.completed);
-        row.not_completed_micros = row.not_completed_micros + Micros(sum.not_completed);
+        row.completed_micros += sum.completed;
+        row.not_completed_micros += sum.not_completed;
         row.adjustments_micros = row.adjustments_micros + Micros(sum.adjustments);
         row.charged_seconds += sum.seconds.unsigned_abs();
         row.unused_micros = row.unused_micros + Micros(sum.unused);
@@ -191,21 +190,19 @@ impl<'a> Rows<'a> {
         &mut self,
         run: &FinalizedRun,
         month: &str,
-        (cost, unused): (Micros, Micros),
+        (cost, unused): (Option<Micros>, Micros),
         seconds: u64,
     ) {
         let key = run.keys.of(self.by, &run.display_id).unwrap_or(month);
         let row = self.row(&run.keys.cluster, key, &run.currency);
-        row.runs += 1;
         row.charged_seconds += seconds;
-        let sum = match run.class {
+        *match run.class {
             Class::Completed => &mut row.completed_micros,
             Class::NotCompleted | Class::Open => &mut row.not_completed_micros,
-        };
-        *sum = *sum + cost;
+        } += RunsCost::of(cost);
         row.unused_micros = row.unused_micros + unused;
         for kind in LOST_KINDS.into_iter().filter(|kind| *kind == run.lost) {
-            row.add_lost(kind, cost);
+            row.add_lost(kind, cost.unwrap_or_default());
         }
     }
 
@@ -219,21 +216,17 @@ impl<'a> Rows<'a> {
         let key = open.keys.of(self.by, &open.job.display_id).unwrap_or(month);
         let currency = book.map_or("", |book| book.currency.as_str());
         let row = self.row(&open.keys.cluster, key, currency);
-        row.runs += 1;
-        row.open_runs += 1;
-        match cost {
-            Some((cost, seconds)) => {
-                row.open_micros = row.open_micros + cost;
-                row.charged_seconds += seconds;
-            }
-            None => row.unpriced_runs += 1,
-        }
+        row.open_micros += RunsCost::of(cost.map(|(cost, _)| cost));
+        row.charged_seconds += cost.map_or(0, |(_, seconds)| seconds);
     }
 
     fn report(self, attribution: Attribution, now: DateTime<Utc>) -> CostReport {
         let mut rows: Vec<CostReportRow> = self.rows.into_values().collect();
         for row in &mut rows {
             row.total_micros = row.completed_micros + row.not_completed_micros + row.open_micros;
+            row.runs = row.total_micros.runs();
+            row.open_runs = row.open_micros.runs();
+            row.unpriced_runs = row.total_micros.unpriced;
         }
         CostReport {
             by: self.by,

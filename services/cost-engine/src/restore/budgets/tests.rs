@@ -7,7 +7,7 @@ use crate::budgets::Clusters;
 use crate::budgets::published::published;
 use crate::budgets::status::{BudgetStatus, ForecastStatus};
 use crate::budgets::usage::{Amounts, Groups};
-use crate::domain::Micros;
+use crate::domain::{Micros, RunsCost};
 
 const BUDGET: &str = "[[budget]]\nname = \"b\"\nscope = { cluster = \"c\" }\nperiod = \"month\"\namount = 1000\nforecast = 100\n";
 
@@ -23,7 +23,7 @@ fn evaluate(
         .period(budget.zone, time.timestamp())
         .unwrap();
     let used = Amounts {
-        settled: Micros(used * 1_000_000),
+        settled: RunsCost::of(Some(Micros(used * 1_000_000))),
         ..Amounts::default()
     };
     let forecast = ForecastStatus {

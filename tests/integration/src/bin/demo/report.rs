@@ -168,9 +168,9 @@ impl Report<'_> {
             table.add_row([
                 self.person(user),
                 row["runs"].to_string(),
-                words::amount(
-                    micros.unwrap_or_default(),
-                    row["currency"].as_str().unwrap_or_default(),
+                micros.map_or_else(
+                    || "no price".to_owned(),
+                    |micros| words::amount(micros, row["currency"].as_str().unwrap_or_default()),
                 ),
             ]);
         }

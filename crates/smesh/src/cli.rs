@@ -488,7 +488,8 @@ Examples:
 Please report \"oddities\" above 0, and names in \"state\" that Slurm does not have. The output contains job names, comments and paths: remove
 anything confidential.
 
-Exit status: 0 every record was parsed; 1 a record cannot be parsed (the error names the line or field, and the expected value).")]
+Exit status: 0 every record was parsed; 1 a record cannot be parsed (the error names the line or field, the expected value, and a command to ask Slurm
+with).")]
 pub struct Inspect {
     /// File to read, or - for standard input
     pub file: PathBuf,

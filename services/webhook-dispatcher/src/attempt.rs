@@ -1,13 +1,11 @@
-//! One attempt to deliver: its signature, whether it may be made now, and what follows from its result. No IO.
+//! One attempt to deliver: whether it may be made now, and what follows from its result. No IO.
 //!
 //! - [`gate`]: admission by the [`circuit`] breaker, the [`rate`] limit and the receiver's `Retry-After`.
 //! - [`retry`]: what follows an attempt; [`success`]: statuses that count as delivered; [`cause`]: why it failed.
-//! - [`signature`]: Standard Webhooks.
 
 pub mod cause;
 pub mod circuit;
 pub mod gate;
 pub mod rate;
 pub mod retry;
-pub mod signature;
 pub mod success;

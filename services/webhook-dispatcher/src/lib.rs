@@ -9,7 +9,7 @@
 //! - [`store`]: tables in a SQLite file or a PostgreSQL database.
 //! - [`config`]: the `[webhook-dispatcher]` section of `mesh.toml` and its validated endpoints.
 //! - [`stream`]: events on their way to endpoints.
-//! - [`attempt`]: signature, admission and retries.
+//! - [`attempt`]: admission and retries.
 //!
 //! Which events an endpoint receives is decided by the crate `event-filter`, what is sent by `event-message`, which
 //! addresses it may reach by `guarded-http`.

@@ -86,7 +86,7 @@ impl Service for WorkflowTriggerService {
             config,
             location,
             rules,
-            scripts,
+            files,
         } = configuration(&context)?;
         metrics::describe();
         // Registered before the first readiness request.

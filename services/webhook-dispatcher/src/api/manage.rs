@@ -4,13 +4,12 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use chrono::{DateTime, TimeDelta, Utc};
 use mesh_events::proto::mesh::audit::v1::WebhookChanged;
 use mesh_events::webhook_name;
 use mesh_runtime::api::Caller;
 use serde_json::{Value, json};
+use standard_webhooks::{Signer, encode_secret};
 use tokio::sync::Mutex;
 
 use super::patch::merge;
@@ -20,7 +19,6 @@ use super::{
     ApiError, Preview, PreviewRequest, Rotation, TestRequest, TestResult, Webhook, WebhookList,
     WebhookWithSecret, webhook_test,
 };
-use crate::attempt::signature::Signer;
 use crate::clock;
 use crate::config::{self, Endpoint};
 use crate::delivery::endpoint_worker::WorkerContext;
@@ -393,7 +391,7 @@ fn secret(spec: &Value) -> Option<String> {
 }
 
 fn make_secret() -> String {
-    format!("whsec_{}", STANDARD.encode(rand::random::<[u8; 32]>()))
+    encode_secret(&rand::random::<[u8; 32]>())
 }
 
 fn text(definition: &Definition) -> Vec<u8> {

@@ -11,12 +11,12 @@ use ipnet::IpNet;
 use redactor::Redactor;
 use reqwest::header::{HeaderName, HeaderValue};
 use secrecy::ExposeSecret;
+use standard_webhooks::Signer;
 use url::Url;
 
 use super::{Arrays, Config, Endpoint, EndpointConfig, Fault, text_or_file};
 use crate::attempt::rate::{Limit, Rate};
 use crate::attempt::retry::RetryPolicy;
-use crate::attempt::signature::Signer;
 use event_message::format::{Format, Signed};
 
 /// Headers set by the dispatcher or by HTTP itself.

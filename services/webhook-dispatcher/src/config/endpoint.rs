@@ -1,5 +1,6 @@
 //! A validated endpoint.
 
+use standard_webhooks::Signer;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,7 +16,6 @@ use crate::attempt::circuit::{self, CircuitPolicy};
 use crate::attempt::gate::AdmissionRules;
 use crate::attempt::rate::Limit;
 use crate::attempt::retry::RetryPolicy;
-use crate::attempt::signature::Signer;
 use event_message::format::Format;
 
 /// A validated endpoint.

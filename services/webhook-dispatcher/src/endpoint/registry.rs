@@ -10,8 +10,8 @@ use chrono::{DateTime, Utc};
 use redactor::Redactor;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use standard_webhooks::Signer;
 
-use crate::attempt::signature::Signer;
 use crate::config::{self, Config, Endpoint, Fault};
 use crate::endpoint::vault::Vault;
 use crate::error::Error;

@@ -2,15 +2,14 @@
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use chrono::{DateTime, TimeDelta, Utc};
+use chrono::{DateTime, Utc};
 use ring::hmac::{self, HMAC_SHA256};
 use sha2::{Digest as _, Sha256};
+use standard_webhooks::SignedRequest;
 use subtle::ConstantTimeEq as _;
 
 use super::source::Signature;
 
-/// How far the time of a request may be from ours, as Standard Webhooks has it.
-const TOLERANCE: TimeDelta = TimeDelta::seconds(300);
 /// Length of an id that is made of a body, in bytes.
 const BODY_ID_BYTES: usize = 16;
 
@@ -26,6 +25,16 @@ pub enum Refusal {
     /// It is not signed with the secret.
     #[error("the signature does not fit")]
     Signature,
+}
+
+impl From<standard_webhooks::Refusal> for Refusal {
+    fn from(refusal: standard_webhooks::Refusal) -> Self {
+        match refusal {
+            standard_webhooks::Refusal::Timestamp => Self::Header("webhook-timestamp"),
+            standard_webhooks::Refusal::Time => Self::Time,
+            standard_webhooks::Refusal::Signature => Self::Signature,
+        }
+    }
 }
 
 /// A request.
@@ -55,27 +64,13 @@ impl Signature {
         };
         match self {
             Self::Standard => {
-                let (id, time) = (header("webhook-id")?, header("webhook-timestamp")?);
-                let given = header("webhook-signature")?;
-                let at = time
-                    .parse()
-                    .ok()
-                    .and_then(|at| DateTime::from_timestamp(at, 0));
-                let at = at.ok_or(Refusal::Header("webhook-timestamp"))?;
-                if (now - at).abs() > TOLERANCE {
-                    return Err(Refusal::Time);
-                }
-                let signed = [id.as_bytes(), b".", time.as_bytes(), b".", request.body].concat();
-                let tags: Vec<Vec<u8>> = given
-                    .split(' ')
-                    .filter_map(|one| BASE64_STANDARD.decode(one.strip_prefix("v1,")?).ok())
-                    .collect();
-                any(&|secret| {
-                    let encoded = secret.strip_prefix("whsec_").unwrap_or(secret);
-                    let key = BASE64_STANDARD.decode(encoded).unwrap_or_default();
-                    !key.is_empty() && tags.iter().any(|tag| is_tag(&key, &signed, tag))
-                })?;
-                Ok(id.to_owned())
+                let signed = SignedRequest {
+                    id: header("webhook-id")?,
+                    timestamp: header("webhook-timestamp")?,
+                    body: request.body,
+                };
+                signed.verify(header("webhook-signature")?, secrets, now)?;
+                Ok(signed.id.to_owned())
             }
             Self::Github => {
                 let given = header("x-hub-signature-256")?;

@@ -1,10 +1,12 @@
-//! Standard Webhooks 1.0.0 signatures, `v1` (HMAC-SHA256).
+//! Signs requests.
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use chrono::{DateTime, Utc};
-use ring::hmac::{Context, HMAC_SHA256, Key};
+use ring::hmac::{HMAC_SHA256, Key};
 use secrecy::{ExposeSecret, SecretString};
+
+use crate::{SECRET_PREFIX, VERSION, tag};
 
 /// `v1,`, a hash in base64 and a space.
 const MAX_SIGNATURE_LENGTH: usize = 48;
@@ -39,7 +41,9 @@ impl Signer {
     /// # Errors
     /// If the form or length is invalid.
     pub fn new(secret: &str) -> Result<Self, InvalidSecret> {
-        let encoded = secret.strip_prefix("whsec_").ok_or(InvalidSecret::Prefix)?;
+        let encoded = secret
+            .strip_prefix(SECRET_PREFIX)
+            .ok_or(InvalidSecret::Prefix)?;
         let key = BASE64_STANDARD
             .decode(encoded)
             .map_err(|_| InvalidSecret::Base64)?;
@@ -74,15 +78,10 @@ impl Signer {
         let time = at.timestamp().to_string();
         let mut signatures = String::with_capacity(MAX_SIGNATURE_LENGTH);
         for key in keys {
-            let mut signed = Context::with_key(key);
-            for part in [id, ".", &time, "."] {
-                signed.update(part.as_bytes());
-            }
-            signed.update(body.as_ref());
             let space = if signatures.is_empty() { "" } else { " " };
             signatures.push_str(space);
-            signatures.push_str("v1,");
-            BASE64_STANDARD.encode_string(signed.sign(), &mut signatures);
+            signatures.push_str(VERSION);
+            BASE64_STANDARD.encode_string(tag(key, id, &time, body.as_ref()), &mut signatures);
         }
         signatures
     }

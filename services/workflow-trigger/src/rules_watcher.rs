@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     const RULE: &str =
-        "on = { types = [\"job.failed\"] }\nact = { kind = \"submit\", script = \"x.sh\" }\n";
+        "owner = 'alice'\non = { manual = true }\naction = { publish = 'a.b' }\n";
 
     #[tokio::test]
     async fn rules_that_change_while_the_service_starts_are_used() {
@@ -83,7 +83,9 @@ mod tests {
             rules,
         };
         let running = tokio::spawn(watcher.run());
-        changed.changed().await.unwrap();
+        let deadline = std::time::Duration::from_secs(30);
+        let waited = tokio::time::timeout(deadline, changed.changed()).await;
+        waited.expect("changed rules are used").unwrap();
         assert_eq!(changed.borrow().all().count(), 1);
         shutdown.cancel();
         running.await.unwrap();

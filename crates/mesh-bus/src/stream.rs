@@ -19,6 +19,10 @@ pub struct StreamState {
     pub last_sequence: u64,
     /// When the last message was stored; 1970 if there never was one.
     pub last_stored: DateTime<Utc>,
+    /// Bytes that it stores.
+    pub bytes: u64,
+    /// Bytes above which it refuses. `None`: no limit.
+    pub max_bytes: Option<u64>,
 }
 
 /// A message as the stream stores it, independent of any consumer.
@@ -81,6 +85,8 @@ impl Bus {
             last_sequence: info.state.last_sequence,
             // The server says year 1, which nanoseconds cannot.
             last_stored: time(info.state.last_timestamp).unwrap_or_default(),
+            bytes: info.state.bytes,
+            max_bytes: u64::try_from(info.config.max_bytes).ok(),
         })
     }
 

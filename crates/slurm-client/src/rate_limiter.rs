@@ -27,7 +27,7 @@ impl RateLimiter {
         let now = Instant::now();
         let wait = {
             let mut bucket = self.bucket.lock().unwrap_or_else(PoisonError::into_inner);
-            bucket.take(now)
+            bucket.take(1, now)
         };
         if !wait.is_zero() {
             tokio::time::sleep(wait).await;
@@ -54,26 +54,36 @@ impl LeakyBucket {
         }
     }
 
-    /// When the bucket will be full again if a permit is taken now.
-    fn full_after(&self, now: Instant) -> Instant {
-        self.full_at.map_or(now, |at| at.max(now)) + self.every
+    /// When the bucket will be full again if permits are taken now. More than it holds are as many as it holds.
+    fn full_after(&self, permits: u32, now: Instant) -> Instant {
+        let refill = (self.every * permits).min(self.period);
+        self.full_at.map_or(now, |at| at.max(now)) + refill
     }
 
-    /// Takes a permit. Returns how long to wait for it.
-    fn take(&mut self, now: Instant) -> Duration {
-        let full_at = self.full_after(now);
-        self.full_at = Some(full_at);
-        (full_at - now).saturating_sub(self.period)
+    /// How long to wait until there are so many permits.
+    pub fn wait_for(&self, permits: u32, now: Instant) -> Duration {
+        (self.full_after(permits, now) - now).saturating_sub(self.period)
+    }
+
+    /// Takes permits. Returns how long to wait for them.
+    pub fn take(&mut self, permits: u32, now: Instant) -> Duration {
+        let wait = self.wait_for(permits, now);
+        self.full_at = Some(self.full_after(permits, now));
+        wait
     }
 
     /// Takes a permit if there is one.
     pub fn try_take(&mut self, now: Instant) -> bool {
-        let full_at = self.full_after(now);
-        let has_permit = full_at - now <= self.period;
+        let has_permit = self.wait_for(1, now).is_zero();
         if has_permit {
-            self.full_at = Some(full_at);
+            self.take(1, now);
         }
         has_permit
+    }
+
+    /// True if every permit is there.
+    pub fn is_full(&self, now: Instant) -> bool {
+        self.full_at.is_none_or(|at| at <= now)
     }
 }
 
@@ -96,7 +106,7 @@ mod tests {
             let mut begun: Vec<Duration> = Vec::new();
             for pause in pauses {
                 now += Duration::from_millis(pause);
-                begun.push(now + bucket.take(now) - begin);
+                begun.push(now + bucket.take(1, now) - begin);
             }
             for (n, first) in begun.iter().enumerate() {
                 let within = begun[n..].iter().filter(|at| **at < *first + Duration::from_secs(1)).count();
@@ -109,9 +119,23 @@ mod tests {
     fn a_second_of_rest_gives_a_second_of_turns() {
         let mut bucket = LeakyBucket::new(NonZeroU32::new(4).unwrap(), PERIOD);
         let now = Instant::now();
-        let waits: Vec<u128> = (0..6).map(|_| bucket.take(now).as_millis()).collect();
+        let waits: Vec<u128> = (0..6).map(|_| bucket.take(1, now).as_millis()).collect();
         assert_eq!(waits, [0, 0, 0, 0, 250, 500]);
         let after_window = now + Duration::from_secs(10);
-        assert!(bucket.take(after_window).is_zero());
+        assert!(bucket.take(1, after_window).is_zero());
+    }
+
+    #[test]
+    fn more_permits_than_the_bucket_holds_empty_it() {
+        let mut bucket = LeakyBucket::new(NonZeroU32::new(4).unwrap(), PERIOD);
+        let now = Instant::now();
+        assert!(bucket.is_full(now));
+        assert_eq!(bucket.take(3, now), Duration::ZERO);
+        assert_eq!(bucket.wait_for(1, now), Duration::ZERO);
+        assert_eq!(bucket.wait_for(u32::MAX, now).as_millis(), 750);
+        let refilled = now + Duration::from_millis(750);
+        assert!(bucket.is_full(refilled) && !bucket.is_full(now));
+        assert_eq!(bucket.take(u32::MAX, refilled), Duration::ZERO);
+        assert!(!bucket.try_take(refilled));
     }
 }

@@ -3,6 +3,7 @@
 //! Owners see and use their own rules; auditors see all; administrators see and use all. A rule that a caller may not see does not exist for
 //! them. The approvers of a rule see its runs.
 
+mod allowance;
 mod approve;
 mod incoming;
 mod manage;
@@ -28,6 +29,7 @@ use crate::domain::index::Rules;
 use crate::domain::intent::{Intent, IntentState};
 use crate::domain::rule::{Rule, RuleId};
 use crate::driver;
+pub(crate) use allowance::{AllowanceLimits, Allowances};
 use view::{RuleList, RuleView, RunList, RunView};
 
 /// Runs of a page.
@@ -41,6 +43,8 @@ pub(crate) struct Api {
     pub bus: Bus,
     pub rules: watch::Receiver<Arc<Rules>>,
     pub limits: SiteLimits,
+    /// What senders of events have left.
+    pub allowances: Arc<Allowances>,
     /// Cluster of this process.
     pub cluster: Arc<str>,
     /// Notify the driver and the outbox.

@@ -5,6 +5,7 @@ mod source;
 
 pub(crate) use source::secrets;
 
+use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -12,6 +13,7 @@ use mesh_db::DatabaseConfig;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::api::{AllowanceLimits, Allowances};
 use crate::domain::guards::SiteLimits;
 use crate::domain::index::Rules;
 
@@ -67,6 +69,14 @@ pub struct LimitsConfig {
     pub per_user_hour: u32,
     /// Maximum number of firings in an hour.
     pub per_hour: u32,
+    /// Maximum number of events that a user publishes in a minute.
+    pub user_events_per_minute: NonZeroU32,
+    /// Maximum size of the events that a user publishes in a minute, in bytes.
+    pub user_bytes_per_minute: NonZeroU32,
+    /// Maximum number of events of a source in a minute.
+    pub source_events_per_minute: NonZeroU32,
+    /// Maximum size of the events of a source in a minute, in bytes.
+    pub source_bytes_per_minute: NonZeroU32,
 }
 
 impl Default for Config {
@@ -96,8 +106,16 @@ impl Default for LimitsConfig {
             jobs_per_root: 100,
             per_user_hour: 240,
             per_hour: 2_000,
+            user_events_per_minute: number(120),
+            user_bytes_per_minute: number(1 << 20),
+            source_events_per_minute: number(6_000),
+            source_bytes_per_minute: number(16 << 20),
         }
     }
+}
+
+const fn number(number: u32) -> NonZeroU32 {
+    NonZeroU32::new(number).expect("not 0")
 }
 
 impl Config {
@@ -183,6 +201,7 @@ impl Config {
             jobs_per_root,
             per_user_hour,
             per_hour,
+            ..
         } = self.limits;
         SiteLimits {
             depth,
@@ -190,6 +209,19 @@ impl Config {
             per_user_hour,
             per_hour,
         }
+    }
+
+    /// What senders of events may send.
+    pub(crate) fn allowances(&self) -> Allowances {
+        let of = |events, bytes| AllowanceLimits { events, bytes };
+        let limits = &self.limits;
+        Allowances::new(
+            of(limits.user_events_per_minute, limits.user_bytes_per_minute),
+            of(
+                limits.source_events_per_minute,
+                limits.source_bytes_per_minute,
+            ),
+        )
     }
 }
 

@@ -223,7 +223,12 @@ impl Driver {
         let mut event = IncomingEvent::new(cluster, PUBLISHED, &id, event_type, at, data);
         event.user.clone_from(owner);
         intent.chain().continued_by(&mut event);
-        match adapters::bus::publish(&self.bus, &[event]).await {
+        let published = match adapters::bus::takes_published(&self.bus).await {
+            Ok(true) => adapters::bus::publish(&self.bus, &[event]).await,
+            Ok(false) => return Ok(Step::Retry(adapters::bus::NO_ROOM.to_owned())),
+            Err(error) => Err(error),
+        };
+        match published {
             Ok(()) => self.end(intent, IntentState::Done, "").await,
             Err(error) => Ok(Step::Retry(mesh_runtime::error_chain(&error))),
         }

@@ -113,6 +113,7 @@ impl Service for WorkflowTriggerService {
                 bus: bus.clone(),
                 rules: rules.subscribe(),
                 limits: config.site_limits(),
+                allowances: Arc::new(config.allowances()),
                 cluster: context.mesh.cluster.as_str().into(),
                 planned: Arc::clone(&planned),
                 recorded: Arc::clone(&recorded),

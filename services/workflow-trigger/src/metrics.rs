@@ -29,7 +29,7 @@ pub(crate) fn describe() {
     describe_counter!(
         INCOMING,
         Unit::Count,
-        "Requests with events from outside, by result: accepted, refused (signature), invalid, unavailable"
+        "Requests with events from outside, by result: accepted, refused (signature), invalid, limited (rate of the sender), full (people have used their share of the stream), unavailable"
     );
     describe_counter!(
         REQUESTS,

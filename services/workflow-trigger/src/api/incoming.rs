@@ -11,19 +11,26 @@ use mesh_runtime::api::{Caller, Problem, Role};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::task::spawn_blocking;
+use tokio::time::Instant;
 
+use super::allowance::Sender;
 use super::{Api, internal};
 use crate::adapters;
 use crate::config::secrets;
 use crate::domain::message::{SourceMessage, named};
 use crate::domain::signature::{Refusal, Request};
 use crate::domain::source::{PUBLISHED, Signature, Source, Transport};
+use crate::error::Error;
 use crate::metrics;
 
 /// Largest body of a request.
 pub(super) const MAX_BODY_BYTES: usize = 256 * 1024;
+/// Largest data of an event that is published: as much as an object of a store or a result of a step needs, not the object.
+const MAX_DATA_BYTES: usize = 64 * 1024;
 /// Seconds after which a sender may try again.
 const RETRY_AFTER: u64 = 5;
+/// As [`RETRY_AFTER`], if events have to expire first.
+const RETRY_AFTER_EXPIRY: u64 = 3_600;
 
 /// What people publish.
 #[derive(Debug, Deserialize)]
@@ -76,6 +83,7 @@ pub(super) async fn receive(
         Problem::unavailable("requests cannot be checked now", RETRY_AFTER)
     })?;
     let events = api.events(source, signature, &secrets, &headers, &body)?;
+    api.allow(Sender::Source(&name), &events)?;
     api.publish(&events).await
 }
 
@@ -90,6 +98,13 @@ pub(super) async fn publish(
     let user = user.ok_or_else(|| Problem::forbidden("only Unix users publish events"))?;
     let Json(request) = request.map_err(|error| Problem::new(error.status(), error.body_text()))?;
     let kind = named("type", &request.r#type).map_err(Problem::bad_request)?;
+    let bytes = request.data.to_string().len();
+    if bytes > MAX_DATA_BYTES {
+        metrics::incoming("invalid");
+        let problem =
+            format!("data: {bytes} bytes, at most {MAX_DATA_BYTES}; publish where it is stored");
+        return Err(Problem::new(StatusCode::PAYLOAD_TOO_LARGE, problem));
+    }
     let id = match &request.id {
         Some(id) => named("id", id).map_err(Problem::bad_request)?.to_owned(),
         None => uuid::Uuid::new_v4().to_string(),
@@ -97,6 +112,8 @@ pub(super) async fn publish(
     let id = format!("{user}:{id}");
     let mut event =
         IncomingEvent::new(&api.cluster, PUBLISHED, &id, kind, Utc::now(), request.data);
+    api.allow(Sender::User(&user), std::slice::from_ref(&event))?;
+    api.leave_room().await?;
     // What a job publishes continues the job's chain.
     if let Some(job_id) = request.job_id {
         let chain = api.store.chain_of_job(&api.cluster, job_id, &user).await;
@@ -150,20 +167,56 @@ impl Api {
         })
     }
 
+    /// Refuses what exceeds the sender's rates.
+    fn allow(&self, sender: Sender<'_>, events: &[IncomingEvent]) -> Result<(), Problem> {
+        let bytes = events.iter().map(|event| event.to_bytes().len()).sum();
+        let taken = self
+            .allowances
+            .take(sender, events.len(), bytes, Instant::now());
+        taken.map_err(|wait| {
+            metrics::incoming("limited");
+            let whose = match sender {
+                Sender::User(_) => "user",
+                Sender::Source(_) => "source",
+            };
+            Problem::too_many(
+                format!("too many events or bytes: see workflow-trigger.limits.{whose}_events_per_minute and {whose}_bytes_per_minute"),
+                wait.as_secs() + 1,
+            )
+        })
+    }
+
+    /// Leaves room for sources: people may not fill the stream.
+    async fn leave_room(&self) -> Result<(), Problem> {
+        match adapters::bus::takes_published(&self.bus).await {
+            Ok(true) => Ok(()),
+            Ok(false) => {
+                tracing::warn!("half of MESH_IN is used: what people publish is refused");
+                metrics::incoming("full");
+                Err(Problem::too_many(
+                    adapters::bus::NO_ROOM,
+                    RETRY_AFTER_EXPIRY,
+                ))
+            }
+            Err(error) => Err(unavailable(&error)),
+        }
+    }
+
     async fn publish(&self, events: &[IncomingEvent]) -> Answer {
         if let Err(error) = adapters::bus::publish(&self.bus, events).await {
-            let error = mesh_runtime::error_chain(&error);
-            tracing::warn!(error, "event from outside not stored, refused");
-            metrics::incoming("unavailable");
-            return Err(Problem::unavailable(
-                "the bus does not store events now",
-                RETRY_AFTER,
-            ));
+            return Err(unavailable(&error));
         }
         metrics::incoming("accepted");
         let ids = events.iter().map(|event| event.id.clone()).collect();
         Ok((StatusCode::ACCEPTED, Json(Accepted { ids })))
     }
+}
+
+fn unavailable(error: &Error) -> Problem {
+    let error = mesh_runtime::error_chain(error);
+    tracing::warn!(error, "event from outside not stored, refused");
+    metrics::incoming("unavailable");
+    Problem::unavailable("the bus does not store events now", RETRY_AFTER)
 }
 
 /// A header that is there once. Of several, which one was signed is unclear.

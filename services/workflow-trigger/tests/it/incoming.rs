@@ -1,10 +1,12 @@
 //! Events from outside: what is forged, replayed, too large or no event fires nothing.
 
+use async_nats::jetstream;
 use axum::http::StatusCode;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use chrono::{TimeDelta, Utc};
 use mesh_bus::RawMessage;
+use mesh_events::catalogue::MESH_IN;
 use mesh_runtime::api::{Caller, Role};
 use mesh_testkit::fixtures::CLUSTER;
 use mesh_testkit::{NatsServer, wait_until};
@@ -16,6 +18,8 @@ use crate::support::{DEADLINE, Site, Trigger, alice, bus, on_both};
 on_both!(
     what_a_source_has_not_signed_fires_nothing,
     what_people_publish_fires_their_own_rules,
+    a_user_who_publishes_too_much_is_refused_and_sources_go_on,
+    a_purge_of_events_that_no_rule_has_seen_is_said,
     objects_that_minio_publishes_fire_once,
     a_chain_of_published_events_stops_at_the_guard
 );
@@ -267,6 +271,84 @@ async fn what_people_publish_fires_their_own_rules(site: Site) {
             "alice/own step.done by alice",
         ]
     );
+    trigger.stop().await;
+}
+
+async fn a_user_who_publishes_too_much_is_refused_and_sources_go_on(site: Site) {
+    let nats = NatsServer::start().await;
+    bus(&nats).await;
+    let tables = [
+        source(&site, "lab", "bearer", "token"),
+        rule("lab", "lab", ""),
+        NO_SLURM.to_owned(),
+    ];
+    let trigger = site.start(&nats, SELDOM, &tables.concat()).await;
+    let event = |bytes: usize| json!({"type": "t", "data": {"key": "k".repeat(bytes)}});
+    let (status, _, text) = trigger.publish(alice(), &event(64 * 1024)).await;
+    assert_eq!(status, StatusCode::PAYLOAD_TOO_LARGE, "{text}");
+    let mut accepted = 0;
+    let (status, after, text) = loop {
+        let answer = trigger.publish(alice(), &event(60 * 1024)).await;
+        match answer.0 {
+            StatusCode::ACCEPTED => accepted += 1,
+            _ => break answer,
+        }
+    };
+    assert_eq!(status, StatusCode::TOO_MANY_REQUESTS, "{text}");
+    assert!((1..=60).contains(&after), "{after}");
+    // 1 MiB, and what a slow machine refills meanwhile.
+    assert!((16..100).contains(&accepted), "{accepted}");
+    let bob = Caller::peer("bob", 20_002, Role::User);
+    let (status, _, text) = trigger.publish(bob.clone(), &event(1)).await;
+    assert_eq!(status, StatusCode::ACCEPTED, "{text}");
+
+    // Half of the stream is used.
+    let context = jetstream::new(async_nats::connect(nats.url()).await.unwrap());
+    let stream = context.get_stream(MESH_IN).await.unwrap();
+    let info = stream.cached_info();
+    let mut config = info.config.clone();
+    config.max_bytes = i64::try_from(info.state.bytes * 2).unwrap();
+    context.update_stream(config).await.unwrap();
+    let (status, after, text) = trigger.publish(bob, &event(1)).await;
+    assert_eq!(status, StatusCode::TOO_MANY_REQUESTS, "{text}");
+    assert!(after > 60 && text.contains(MESH_IN), "{after} {text}");
+    let headers = [("authorization", "Bearer token")];
+    let last = json!({"key": "k", "type": "last"}).to_string();
+    let (status, answer) = trigger.send("/v1/in/lab", &headers, last).await;
+    assert_eq!(status, StatusCode::ACCEPTED, "{answer}");
+    fired(&trigger, "last").await;
+    trigger.stop().await;
+}
+
+async fn a_purge_of_events_that_no_rule_has_seen_is_said(site: Site) {
+    let nats = NatsServer::start().await;
+    let admin = bus(&nats).await;
+    let tables = rule("own", "publish", "") + NO_SLURM;
+    let trigger = site.start(&nats, SELDOM, &tables).await;
+    let event = json!({"type": "first", "data": {"key": "k"}});
+    let (status, _, text) = trigger.publish(alice(), &event).await;
+    assert_eq!(status, StatusCode::ACCEPTED, "{text}");
+    fired(&trigger, "first").await;
+    assert!(!trigger.notes().contains("purged"), "{}", trigger.notes());
+    trigger.stop().await;
+    for id in ["a", "b"] {
+        let message = RawMessage {
+            subject: format!("mesh.{CLUSTER}.in.publish"),
+            id: id.to_owned(),
+            body: "{}".into(),
+        };
+        admin.publish_many(&[message]).await.remove(0).unwrap();
+    }
+    let context = jetstream::new(async_nats::connect(nats.url()).await.unwrap());
+    let stream = context.get_stream(MESH_IN).await.unwrap();
+    stream.purge().await.unwrap();
+    let trigger = site.start(&nats, SELDOM, &tables).await;
+    wait_until("the purge is said", DEADLINE, async || {
+        trigger
+            .notes()
+            .contains("MESH_IN was purged: messages that workflow-trigger had not read are lost")
+    })
+    .await;
     trigger.stop().await;
 }
 

@@ -115,6 +115,24 @@ impl Trigger {
         self.0.ask(caller, method, path, body.as_ref()).await
     }
 
+    /// Publishes an event, and returns status, `Retry-After` and body.
+    pub async fn publish(&self, caller: Caller, event: &Value) -> (StatusCode, u64, String) {
+        let request = Request::post("/v1/in").header("content-type", "application/json");
+        let mut request = request.body(Body::from(event.to_string())).unwrap();
+        request.extensions_mut().insert(caller);
+        let answer = self.0.router.clone().oneshot(request).await.unwrap();
+        let status = answer.status();
+        let after = answer.headers().get("retry-after");
+        let after = after.map_or(0, |after| after.to_str().unwrap().parse().unwrap());
+        let body = to_bytes(answer.into_body(), usize::MAX).await.unwrap();
+        (status, after, String::from_utf8(body.to_vec()).unwrap())
+    }
+
+    /// What is reported beside readiness.
+    pub fn notes(&self) -> String {
+        format!("{:?}", self.0.health.notes())
+    }
+
     /// Sends a request of a source: without a caller. Returns the status and the ids of its events.
     pub async fn send(
         &self,

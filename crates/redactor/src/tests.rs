@@ -60,6 +60,26 @@ fn a_headers_token_is_found_without_its_scheme() {
 }
 
 #[test]
+fn a_short_token_behind_a_scheme_is_a_secret_and_a_media_type_is_none() {
+    let redactor = redactor(|values| {
+        values.header(b"Bearer tok3");
+        values.header(b"Token  s3cr3t7");
+        values.header(b"Token token=abc12");
+        values.header(b"ApiKey \"pa55\"");
+        values.header(b"application/json; charset=utf-8");
+    });
+    for secret in ["tok3", "s3cr3t7", "abc12", "pa55"] {
+        assert_eq!(
+            redactor.redact(&format!("bad token {secret}!")),
+            "bad token [redacted]!"
+        );
+    }
+    for shown in ["Bearer", "Token", "utf-8", "json"] {
+        assert_eq!(redactor.redact(shown), shown);
+    }
+}
+
+#[test]
 fn a_repetition_that_was_cut_off_is_taken_out_as_far_as_it_goes() {
     let redactor = redactor(|values| values.secret("0123456789abcdefghijklmnop"));
     assert_eq!(redactor.redact("x 0123456789abcdefghij"), "x [redacted]");

@@ -23,7 +23,7 @@ const PUBLIC_SEGMENTS: [&str; 12] = [
     "webhooks",
     "workflows",
 ];
-/// Minimum length of a part of a header's value to be a secret by itself.
+/// Minimum length of a part of a header's value to be a secret by itself. What follows a scheme is one, however short.
 const MIN_PART: usize = 8;
 
 /// A set of secrets.
@@ -57,6 +57,15 @@ impl Values {
         let Ok(text) = std::str::from_utf8(value) else {
             return;
         };
+        if let Some((scheme, credentials)) = text.trim().split_once([' ', '\t'])
+            && is_scheme(scheme)
+        {
+            self.secret(credentials.trim());
+            for word in credentials.split([' ', '\t', ',']) {
+                let value = word.split_once('=').map_or(word, |(_, value)| value);
+                self.secret(value.trim_matches('"'));
+            }
+        }
         for word in text.split([' ', '\t', ';', ',']) {
             let parts = [Some(word), word.split_once('=').map(|(_, value)| value)];
             for part in parts.into_iter().flatten() {
@@ -114,6 +123,12 @@ impl Values {
         let long_enough = |value: &Vec<u8>| value.len() >= min_bytes;
         self.0.into_iter().filter(long_enough).collect()
     }
+}
+
+/// Whether a word can be the name of a scheme of `Authorization`, and not a media type or a cookie.
+fn is_scheme(word: &str) -> bool {
+    let is_of_name = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+    !word.is_empty() && word.chars().all(is_of_name)
 }
 
 fn decoded(part: &str) -> String {

@@ -8,8 +8,6 @@ use std::time::Duration;
 use secrecy::{ExposeSecret, SecretString};
 use serde::Deserialize;
 
-use crate::slots;
-
 /// Path of the configuration without `--config`.
 pub const DEFAULT_PATH: &str = "/etc/slurm-mesh/hook.toml";
 
@@ -202,13 +200,6 @@ impl Config {
             .split(',')
             .map(|url| server(url.trim()))
             .collect()
-    }
-
-    /// Folders of the slots that count the calls under way; the first that can be used is used.
-    pub fn slots(&self) -> Vec<PathBuf> {
-        let configured = self.slots.iter().cloned();
-        let user = rustix::process::geteuid().as_raw();
-        configured.chain(slots::defaults(user)).collect()
     }
 
     /// Time limit for NATS.

@@ -20,7 +20,7 @@ use crate::privilege;
 use crate::report::{report, warn};
 use crate::ring::{self, Outcome};
 use crate::slots;
-use crate::spool::{Spool, State};
+use crate::spool::{Lock, Spool, State};
 
 /// Time limit for delivering the backlog. The hook's caller does not wait for it, but processes should not pile up.
 const FLUSH_PATIENCE: Duration = Duration::from_secs(10);
@@ -32,24 +32,11 @@ pub fn run(options: &Options, started: Instant) {
     if let Some(complaint) = &options.complaint {
         report(complaint);
     }
-    let config = match Config::load(config_path(options)) {
-        Ok(config) => config,
-        Err(error) => return report(format_args!("doorbell not sent: {error}")),
-    };
-    // Held until this process ends.
-    let slot = match slots::take(&config.slots()) {
-        Ok(Some(slot)) => Some(slot),
-        Ok(None) => {
-            return report(format_args!(
-                "doorbell not sent: {} earlier calls hang; check the disk of {}; ingest's next poll finds the change",
-                slots::MAX_CONCURRENT_CALLS,
-                config.spool.display()
-            ));
-        }
-        Err(error) => {
-            warn(format_args!("spool not used, calls not counted: {error}"));
-            None
-        }
+    let user = rustix::process::geteuid().as_raw();
+    // The slot is held until this process ends.
+    let (config, slot) = match begin(&slots::defaults(user), config_path(options)) {
+        Ok(begun) => begun,
+        Err(problem) => return report(format_args!("doorbell not sent: {problem}")),
     };
     unix_process::detached::started();
     if slot.is_some()
@@ -128,6 +115,39 @@ pub fn run(options: &Options, started: Instant) {
                 ));
             }
             safe();
+        }
+    }
+}
+
+/// Reads the configuration and takes a slot. Its file, too, may be on a disk that hangs, so it is read while a slot of the defaults is held;
+/// then one of the folder that it names is taken instead.
+fn begin(defaults: &[PathBuf], path: &Path) -> Result<(Config, Option<Lock>), String> {
+    let full = |disk: &Path| {
+        format!(
+            "{} earlier calls hang; check the disk of {}; ingest's next poll finds the change",
+            slots::MAX_CONCURRENT_CALLS,
+            disk.display()
+        )
+    };
+    let first = slots::take(defaults);
+    if let Ok(None) = first {
+        return Err(full(path));
+    }
+    let config = Config::load(path).map_err(|error| error.to_string())?;
+    let configured = config.slots.as_slice();
+    let named = match configured {
+        [] => Err(None),
+        folders => slots::take(folders).map_err(Some),
+    };
+    match (named, first) {
+        (Ok(Some(slot)), _) | (Err(_), Ok(Some(slot))) => Ok((config, Some(slot))),
+        (Ok(None), _) | (Err(_), Ok(None)) => Err(full(&config.spool)),
+        (Err(of_named), Err(of_defaults)) => {
+            let named = of_named.map_or_else(String::new, |error| format!("{error}; "));
+            warn(format_args!(
+                "spool not used, calls not counted: {named}{of_defaults}"
+            ));
+            Ok((config, None))
         }
     }
 }
@@ -239,4 +259,60 @@ fn probed(outcome: &str) {
 
 fn safe() {
     std::io::stderr().write_all(&[SAFE]).ok();
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn what_hangs_on_the_disk_of_the_configuration_is_counted() {
+        let folder = tempfile::tempdir().unwrap();
+        // Nobody writes to it, so whoever opens it waits, as for a disk that does not answer.
+        let path = folder.path().join("hook.toml");
+        let mode = rustix::fs::Mode::from_raw_mode(0o600);
+        rustix::fs::mkfifoat(rustix::fs::CWD, &path, mode).unwrap();
+        let slots = [folder.path().join("slots")];
+        let (done, ends) = mpsc::channel();
+        for _ in 0..=slots::MAX_CONCURRENT_CALLS {
+            let (done, slots, path) = (done.clone(), slots.clone(), path.clone());
+            // Those that wait end with the process.
+            thread::spawn(move || done.send(begin(&slots, &path).map(drop)));
+        }
+        let ended = ends.recv_timeout(Duration::from_secs(60)).unwrap();
+        assert!(ended.unwrap_err().contains("earlier calls hang"));
+        assert!(ends.recv_timeout(Duration::from_millis(100)).is_err());
+    }
+
+    #[test]
+    fn the_slot_is_one_of_the_configured_folder() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        let path = at("hook.toml");
+        let text = |more: &str| {
+            format!(
+                "cluster = 'c'\nspool = '/spool'\n{more}\n[nats]\nurl = 'nats://127.0.0.1:4222'\n"
+            )
+        };
+        let named = format!("slots = {:?}", at("named"));
+        let absent = format!("slots = {:?}", at("absent/named"));
+        let count = |name: &str| fs::read_dir(at(name)).map_or(0, Iterator::count);
+        for (keys, defaults, used) in [
+            (named.as_str(), "first", Some("named")),
+            (named.as_str(), "absent/first", Some("named")),
+            (absent.as_str(), "second", Some("second")),
+            ("", "third", Some("third")),
+            ("", "absent/first", None),
+        ] {
+            fs::write(&path, text(keys)).unwrap();
+            let (_, slot) = begin(&[at(defaults)], &path).unwrap();
+            assert_eq!(slot.is_some(), used.is_some(), "{keys} {defaults}");
+            if let Some(used) = used {
+                assert!(count(used) > 0, "{keys} {defaults}");
+            }
+        }
+    }
 }

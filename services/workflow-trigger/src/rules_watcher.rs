@@ -58,8 +58,7 @@ mod tests {
 
     use super::*;
 
-    const RULE: &str =
-        "owner = 'alice'\non = { manual = true }\naction = { publish = 'a.b' }\n";
+    const RULE: &str = "owner = 'alice'\non = { manual = true }\naction = { publish = 'a.b' }\n";
 
     #[tokio::test]
     async fn rules_that_change_while_the_service_starts_are_used() {

@@ -26,6 +26,14 @@ pub enum UnsafeFile {
         /// Permission bits.
         mode: u32,
     },
+    /// Its owner, who can read and replace it, is neither root nor the user of this process.
+    #[error(
+        "it belongs to uid {uid}; chown it to root or to the user of this process, and replace the secret"
+    )]
+    Foreign {
+        /// Owner.
+        uid: u32,
+    },
     /// It is a device, a folder, or far too long.
     #[error("not a regular file of at most 64 KiB")]
     NoSecret,
@@ -82,13 +90,24 @@ pub fn read_with_stamp(path: &Path) -> io::Result<(String, FileStamp)> {
 
 /// Checks that a file with a secret is safe from others. A group of this process may read and change it: Kubernetes gives volumes and
 /// secrets to the group of the pod (`fsGroup`), mode 0440 or 0660.
+///
+/// A process of root, such as a hook or a command of the administrator, uses the files of the services' user, whoever that is.
 fn check(file: &Metadata) -> Result<(), UnsafeFile> {
+    let uid = file.uid();
+    if !is_trusted(uid, rustix::process::geteuid().as_raw()) {
+        return Err(UnsafeFile::Foreign { uid });
+    }
     let mode = file.mode() & 0o7777;
     let by_group = mode & 0o070 != 0 && !is_own_group(file.gid());
     if mode & 0o007 != 0 || by_group {
         return Err(UnsafeFile::Exposed { mode });
     }
     Ok(())
+}
+
+/// Whether a process of this user trusts the owner of a file.
+const fn is_trusted(owner: u32, user: u32) -> bool {
+    owner == 0 || owner == user || user == 0
 }
 
 fn is_own_group(gid: u32) -> bool {
@@ -156,6 +175,20 @@ mod tests {
         }
         set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
         read(&path).unwrap();
+    }
+
+    #[test]
+    fn a_service_refuses_a_file_of_another_user() {
+        for (owner, user, expected) in [
+            (0, 64_030, true),
+            (64_030, 64_030, true),
+            (1_000, 64_030, false),
+            (65_532, 64_030, false),
+            // A hook, with the hook.toml of SlurmUser.
+            (64_030, 0, true),
+        ] {
+            assert_eq!(is_trusted(owner, user), expected, "{owner} {user}");
+        }
     }
 
     #[test]

@@ -10,7 +10,8 @@ use slurm_types::JobState;
 
 pub(crate) use self::log::{DriftLog, Unread};
 
-use crate::parse::{NO_ID, NO_NAME, NOT_WHOLE};
+use crate::parse::{NO_ID, NO_NAME, NO_OWNER, NO_STATE, NO_SUBMIT, Rejected};
+use crate::record::Oddities;
 use crate::{AccountingRecord, JobRecord, NodeRecord};
 
 /// Limit of forms published in one day: a release with more of them requires a new version of the mesh, not more events.
@@ -83,43 +84,54 @@ impl Drift {
     }
 
     /// A rejected record of a job. `None` if text written by its user may be the cause.
-    pub(crate) fn of_job_record(problem: &'static str) -> Option<Self> {
-        let is_form = [NO_ID, NO_NAME, NOT_WHOLE].contains(&problem);
+    pub(crate) fn of_job_record(rejected: &Rejected) -> Option<Self> {
+        let problem = rejected.problem;
+        let is_form = [NO_ID, NO_NAME, NO_STATE, NO_OWNER, NO_SUBMIT].contains(&problem);
         is_form.then(|| {
             let message =
                 format!("{SLURMCTLD} printed a job that this version cannot read: {problem}");
-            Self::new("record", SLURMCTLD, message)
+            Self {
+                example: rejected.example.clone(),
+                ..Self::new("record", SLURMCTLD, message)
+            }
         })
     }
 
     /// Unknown forms in a record of the controller.
     pub(crate) fn of_record(record: &JobRecord) -> Vec<Self> {
-        let missing = (record.job_id.is_none() || record.submit.is_none()).then(|| {
-            let message = format!("{SLURMCTLD} printed a job without an id or a submit time");
+        let missing = [
+            ("an id", record.job_id.is_none()),
+            ("a submit time", record.submit.is_none()),
+        ];
+        let missing = missing.into_iter().filter(|(_, is_missing)| *is_missing);
+        let missing = missing.map(|(field, _)| {
+            let message = format!("{SLURMCTLD} printed a job without {field}");
             Self::new("record", SLURMCTLD, message)
         });
-        Self::of_job(SLURMCTLD, &record.state, record.oddities)
+        Self::of_job(SLURMCTLD, &record.state, &record.oddities)
             .chain(missing)
             .collect()
     }
 
     /// Unknown forms in a row of accounting.
     pub(crate) fn of_row(row: &AccountingRecord) -> Vec<Self> {
-        Self::of_job(SLURMDBD, &row.state, row.oddities).collect()
+        Self::of_job(SLURMDBD, &row.state, &row.oddities).collect()
     }
 
     /// Unknown forms in a record of a node.
     pub(crate) fn of_node(node: &NodeRecord) -> Vec<Self> {
-        let values = "a TRES or a number of a node";
         Self::of_state_names(SLURMCTLD, "node_state", "node", &node.state.unknown)
-            .chain(Self::of_values(SLURMCTLD, values, node.oddities))
+            .chain(Self::of_values(SLURMCTLD, "node", &node.oddities))
             .collect()
     }
 
-    fn of_job(source: &'static str, state: &JobState, oddities: u32) -> impl Iterator<Item = Self> {
-        let values = "a TRES, a number or an exit code of a job";
+    fn of_job(
+        source: &'static str,
+        state: &JobState,
+        oddities: &Oddities,
+    ) -> impl Iterator<Item = Self> {
         Self::of_state_names(source, "job_state", "job", &state.unknown)
-            .chain(Self::of_values(source, values, oddities))
+            .chain(Self::of_values(source, "job", oddities))
     }
 
     fn of_state_names(
@@ -137,11 +149,21 @@ impl Drift {
         })
     }
 
-    fn of_values(source: &'static str, values: &str, oddities: u32) -> Option<Self> {
-        (oddities > 0).then(|| {
-            let message =
-                format!("{source} printed {values} in a format that this version cannot read");
-            Self::new("value", source, message)
+    /// One form for each field. A record that was stored in between has no names of fields, and was told before.
+    fn of_values(
+        source: &'static str,
+        of: &'static str,
+        oddities: &Oddities,
+    ) -> impl Iterator<Item = Self> {
+        oddities.fields().iter().map(move |odd| {
+            let message = format!(
+                "{source} printed {} of a {of} in a format that this version cannot read",
+                odd.field
+            );
+            Self {
+                example: odd.example.clone(),
+                ..Self::new("value", source, message)
+            }
         })
     }
 
@@ -167,7 +189,7 @@ fn source_of(command: &str) -> &'static str {
 }
 
 /// The shape of a text: runs of letters become `x`, runs of digits `0`, other characters stay.
-fn shape(text: &str) -> String {
+pub(crate) fn shape(text: &str) -> String {
     let mut shape = String::new();
     let mut last = None;
     for c in text.chars() {
@@ -203,14 +225,21 @@ fn redacted(state_name: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashMap;
+
     use slurm_types::NodeState;
 
     use super::*;
+    use crate::{json, parse};
 
     fn state(state_name: &str) -> Drift {
-        Drift::of_job(SLURMCTLD, &JobState::parse(state_name), 0)
-            .next()
-            .unwrap()
+        Drift::of_job(
+            SLURMCTLD,
+            &JobState::parse(state_name),
+            &Oddities::default(),
+        )
+        .next()
+        .unwrap()
     }
 
     #[test]
@@ -235,14 +264,14 @@ mod tests {
 
     #[test]
     fn a_state_of_a_node_is_not_one_of_a_job() {
-        let node = NodeRecord {
+        let mut node = NodeRecord {
             state: NodeState::parse("IDLE+BRAND_NEW"),
-            oddities: 1,
             ..NodeRecord::default()
         };
+        node.oddities.note_tres("CfgTRES", &["cpu=many".to_owned()]);
         let found: Vec<_> = Drift::of_node(&node)
             .into_iter()
-            .map(|drift| (drift.what, drift.message))
+            .map(|drift| (drift.what, drift.text()))
             .collect();
         let expected = [
             (
@@ -251,13 +280,68 @@ mod tests {
             ),
             (
                 "value",
-                "slurmctld printed a TRES or a number of a node in a format that this version cannot read",
+                "slurmctld printed CfgTRES of a node in a format that this version cannot read; it starts (letters as x, digits as 0): cpu=x",
             ),
         ];
         assert_eq!(
             found,
             expected.map(|(what, message)| (what, message.to_owned()))
         );
+    }
+
+    /// As in text and in JSON.
+    #[test]
+    fn a_rejected_record_names_the_field_and_shows_its_shape() {
+        let text = "JobId=7 JobName=secret UserId=alice(20001) GroupId=x(1) JobState=RUNNING SubmitTime=2026-11-20T20:52:06";
+        let told = |text: &str| {
+            let parsed = parse::jobs(text, &HashMap::new());
+            Drift::of_job_record(&parsed.unclear[0].1).unwrap().text()
+        };
+        let of_json = |key: &str, value: serde_json::Value| {
+            let mut job = serde_json::json!({"job_id": 7, "name": "secret", "user_id": 20001, "user_name": "alice",
+                "job_state": ["RUNNING"], "submit_time": 1_763_760_000});
+            assert!(json::job(&job).is_ok());
+            job[key] = value;
+            let (_, rejected) = json::job(&job).unwrap_err();
+            Drift::of_job_record(&rejected).unwrap().text()
+        };
+        let starts = "; it starts (letters as x, digits as 0): ";
+        let cases = [
+            (
+                told(&text.replace("JobName=", "Name=")),
+                NO_NAME,
+                ": x=0 x=x x=x(0) x=x(0) x=x x=0-0-0x0:0:0",
+            ),
+            (
+                told(&text.replace("alice(20001)", "alice")),
+                NO_OWNER,
+                ": x",
+            ),
+            (
+                told(&text.replace("2026-11-20T", "day 5 of alice ")),
+                NO_SUBMIT,
+                ": x 0 x x 0:0:0",
+            ),
+            (told(&text.replace(" JobState=RUNNING", "")), NO_STATE, ""),
+            (
+                of_json("job_id", serde_json::json!("seven")),
+                NO_ID,
+                ": \"x\"",
+            ),
+            (
+                of_json("submit_time", serde_json::json!({"at": 5})),
+                NO_SUBMIT,
+                ": {\"x\":0}",
+            ),
+        ];
+        for (told, problem, shape) in cases {
+            assert!(told.contains(problem) && told.ends_with(shape), "{told}");
+            assert_eq!(told.contains(starts), !shape.is_empty(), "{told}");
+            assert!(
+                !told.contains("alice") && !told.contains("secret"),
+                "{told}"
+            );
+        }
     }
 
     #[test]

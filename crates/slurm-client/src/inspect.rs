@@ -199,10 +199,10 @@ fn jobs(text: &str) -> Result<Inspection, InspectError> {
         }
     }
     let answer = parse::jobs(&joined(text), &HashMap::new());
-    if let Some((id, problem)) = answer.unclear.first() {
+    if let Some((id, rejected)) = answer.unclear.first() {
         let line = lines.get(&id.to_string()).copied().unwrap_or(0);
         let place = format!("job {id}");
-        return Err(InspectError::new(line, place, *problem, ASK_JOB));
+        return Err(InspectError::new(line, place, rejected.problem, ASK_JOB));
     }
     if answer.records.is_empty() {
         return Err(InspectError::new(

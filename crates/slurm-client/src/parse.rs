@@ -25,7 +25,8 @@ pub(crate) use association::{
 pub(crate) use commented::{COMMENTED_COLUMNS, commented_job};
 pub(crate) use delimited::{Separator, delimited};
 pub(crate) use job::{
-    DUPLICATE_ID, FreeTexts, NO_ID, NO_NAME, NOT_WHOLE, ParsedJobs, jobs, reject_duplicates,
+    DUPLICATE_ID, FreeTexts, NO_ID, NO_NAME, NO_OWNER, NO_STATE, NO_SUBMIT, ParsedJobs, Rejected,
+    jobs, missing, reject_duplicates,
 };
 pub(crate) use limits::limits;
 pub use listing::LISTING_LETTERS;

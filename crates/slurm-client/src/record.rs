@@ -7,6 +7,7 @@ mod job;
 mod job_counts;
 mod node;
 mod node_event;
+mod oddities;
 mod queue;
 mod scheduling;
 mod statistics;
@@ -21,6 +22,7 @@ pub(crate) use job_counts::CountedJob;
 pub use job_counts::{JobCell, JobCounts, JobSums};
 pub use node::{NodeRecord, PartitionRecord};
 pub use node_event::NodeEventRecord;
+pub use oddities::Oddities;
 pub use queue::{JobListing, QueueListing, QueueRow};
 pub use scheduling::{
     BackfillStats, LicenseRecord, LimitRecord, Limits, PriorityRow, ReservationRecord, RunningRow,

@@ -68,9 +68,9 @@ impl Cli {
             let (mut stored, mut result) = (SpilledJobs::default(), Ok(()));
             long_jobs(&output, &texts, |id, record| {
                 if result.is_ok() && ids.contains(&id) {
-                    let record = record.as_ref().map_err(|problem| *problem);
+                    let record = record.as_ref();
                     drifts.job(record);
-                    result = stored.push(id, record);
+                    result = stored.push(id, record.map_err(|rejected| rejected.problem));
                 }
             })?;
             result?;
@@ -224,9 +224,9 @@ fn listed(
                 text.records.push(record);
             }
             Ok(_) => {}
-            Err(problem) => {
-                drifts.job(Err(problem));
-                text.unclear.push((id, problem));
+            Err(rejected) => {
+                drifts.job(Err(&rejected));
+                text.unclear.push((id, rejected));
             }
         }
     })?;
@@ -259,10 +259,12 @@ fn read_one(
             answer.found.push(record);
         }
     }
-    for (unclear_id, problem) in unclear {
+    for (unclear_id, rejected) in unclear {
         metrics::unread("scontrol", 1);
-        drifts.job(Err(problem));
-        answer.unclear.push((unclear_id, problem.to_owned()));
+        drifts.job(Err(&rejected));
+        answer
+            .unclear
+            .push((unclear_id, rejected.problem.to_owned()));
     }
     if answer.found.len() == before && !answer.unclear.iter().any(|(unclear, _)| *unclear == id) {
         answer
@@ -291,9 +293,9 @@ pub(crate) fn sort_into(
         }
     }
     // On its own, a record may be clear.
-    let unclear = unclear.into_iter().map(|(id, problem)| {
+    let unclear = unclear.into_iter().map(|(id, rejected)| {
         seen.remove(&id);
-        (id, problem.to_owned())
+        (id, rejected.problem.to_owned())
     });
     let mut unclear: BTreeMap<JobId, String> = unclear.collect();
     let mut retried = Vec::new();

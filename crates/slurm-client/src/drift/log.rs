@@ -7,6 +7,7 @@ use tokio::sync::Notify;
 
 use super::Drift;
 use crate::error::excerpt;
+use crate::parse::Rejected;
 use crate::{Error, JobRecord, metrics};
 
 /// Limit of forms that are held until they are taken; more than are ever published.
@@ -62,10 +63,10 @@ impl DriftLog {
     }
 
     /// Records unknown forms of a job's record, or why it was rejected.
-    pub(crate) fn job(&self, record: Result<&JobRecord, &'static str>) {
+    pub(crate) fn job(&self, record: Result<&JobRecord, &Rejected>) {
         match record {
             Ok(record) => self.note(Drift::of_record(record)),
-            Err(problem) => self.note(Drift::of_job_record(problem)),
+            Err(rejected) => self.note(Drift::of_job_record(rejected)),
         }
     }
 

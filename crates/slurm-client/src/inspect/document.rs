@@ -87,7 +87,7 @@ fn one(
     match list {
         "jobs" if item.get("job_state").is_some() => match json::job(item) {
             Ok(job) => Ok(record("job", &job)),
-            Err((_, problem)) => Err(InspectError::new(0, place, problem, ask)),
+            Err((_, rejected)) => Err(InspectError::new(0, place, rejected.problem, ask)),
         },
         "jobs" if item.get("time").is_some() => {
             // As for every 22.05: only the release identifies the version in `sacct --json`.

@@ -128,7 +128,7 @@ fn array(fields: &mut Fields) -> Option<ArrayPosition> {
             return ArrayTasks::parse(&printed);
         };
         let Ok(mut tasks) = format!("0x{bitmap}").parse::<TaskSet>() else {
-            fields.oddities += 1;
+            fields.oddities.note("array.task", &printed);
             return None;
         };
         tasks.throttle = fields.positive("array.limits.max.running.tasks");

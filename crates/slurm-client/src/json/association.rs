@@ -91,7 +91,7 @@ pub(crate) fn association(value: &Value) -> Option<Association> {
         // Accounts are "default" on 24.11.
         is_default: fields.flag("is_default"),
     };
-    let whole = fields.oddities == 0 && !association.record.account.is_empty();
+    let whole = fields.oddities.count() == 0 && !association.record.account.is_empty();
     whole.then_some(association)
 }
 
@@ -110,7 +110,8 @@ pub(crate) fn user(value: &Value) -> Option<UserRecord> {
         admin_level: fields.strings("administrator_level").join(","),
         coordinates: coordinates?,
     };
-    let whole = fields.oddities == 0 && !user.user.is_empty() && !user.admin_level.is_empty();
+    let whole =
+        fields.oddities.count() == 0 && !user.user.is_empty() && !user.admin_level.is_empty();
     whole.then_some(user)
 }
 

@@ -3,18 +3,20 @@
 use serde_json::Value;
 use slurm_types::{ExitCode, Tres, UnixTime, no_val};
 
+use crate::record::Oddities;
+
 /// Reads fields of one object by name; `a.b` is the field `b` of the object `a`.
 pub(crate) struct Fields<'a> {
     object: &'a Value,
-    /// Number of fields with an unknown shape.
-    pub(crate) oddities: u32,
+    /// Fields with an unknown shape.
+    pub(crate) oddities: Oddities,
 }
 
 impl<'a> Fields<'a> {
-    pub(crate) const fn new(object: &'a Value) -> Self {
+    pub(crate) fn new(object: &'a Value) -> Self {
         Self {
             object,
-            oddities: 0,
+            oddities: Oddities::default(),
         }
     }
 
@@ -29,8 +31,10 @@ impl<'a> Fields<'a> {
         self.get(path).is_some()
     }
 
-    fn odd<T>(&mut self, nothing: T) -> T {
-        self.oddities = self.oddities.saturating_add(1);
+    /// Notes the field as one of an unknown shape.
+    fn odd<T>(&mut self, path: &str, nothing: T) -> T {
+        let printed = self.get(path).map(Value::to_string);
+        self.oddities.note(path, &printed.unwrap_or_default());
         nothing
     }
 
@@ -39,7 +43,7 @@ impl<'a> Fields<'a> {
         match self.get(path) {
             None => String::new(),
             Some(Value::String(text)) => text.clone(),
-            Some(_) => self.odd(String::new()),
+            Some(_) => self.odd(path, String::new()),
         }
     }
 
@@ -75,7 +79,7 @@ impl<'a> Fields<'a> {
             .or_else(|| number.as_f64().map(|float| float as i64))
         {
             Some(number) => Some(number),
-            None => self.odd(None),
+            None => self.odd(path, None),
         }
     }
 
@@ -121,11 +125,11 @@ impl<'a> Fields<'a> {
                     .map(str::to_owned)
                     .collect();
                 if strings.len() != items.len() {
-                    self.oddities = self.oddities.saturating_add(1);
+                    return self.odd(path, strings);
                 }
                 strings
             }
-            Some(_) => self.odd(Vec::new()),
+            Some(_) => self.odd(path, Vec::new()),
         }
     }
 
@@ -136,16 +140,14 @@ impl<'a> Fields<'a> {
             Some(Value::Bool(flag)) => *flag,
             Some(Value::Number(number)) => number.as_i64() != Some(0),
             Some(Value::Array(items)) => items.iter().any(|item| item.as_str() == Some("true")),
-            Some(_) => self.odd(false),
+            Some(_) => self.odd(path, false),
         }
     }
 
     /// Resources as a text.
     pub(crate) fn tres(&mut self, path: &str) -> Tres {
         let (tres, odd) = Tres::parse_lossy(&self.text(path));
-        self.oddities = self
-            .oddities
-            .saturating_add(u32::try_from(odd.len()).unwrap_or(u32::MAX));
+        self.oddities.note_tres(path, &odd);
         tres
     }
 
@@ -156,7 +158,7 @@ impl<'a> Fields<'a> {
             return tres;
         };
         let Some(items) = list.as_array() else {
-            return self.odd(tres);
+            return self.odd(path, tres);
         };
         for item in items {
             let mut item = Fields::new(item);
@@ -164,7 +166,7 @@ impl<'a> Fields<'a> {
             if let (Some(name), Some(count)) = (item.tres_name(), count) {
                 tres.set(name, count);
             }
-            self.oddities = self.oddities.saturating_add(item.oddities);
+            self.oddities.note_within(path, &item.oddities);
         }
         tres
     }
@@ -173,7 +175,7 @@ impl<'a> Fields<'a> {
     pub(crate) fn tres_name(&mut self) -> Option<String> {
         let (kind, name) = (self.text("type"), self.text("name"));
         match (kind.is_empty(), name.is_empty()) {
-            (true, _) => self.odd(None),
+            (true, _) => self.odd("type", None),
             (false, true) => Some(kind),
             (false, false) => Some(format!("{kind}/{name}")),
         }
@@ -190,7 +192,7 @@ impl<'a> Fields<'a> {
             .positive("signal.id")
             .or_else(|| code.positive("signal.signal_id"));
         let exit = code.number("return_code");
-        self.oddities = self.oddities.saturating_add(code.oddities);
+        self.oddities.note_within(path, &code.oddities);
         // Status PENDING has neither; Slurm's commands print 0:0 then.
         let pending = code
             .strings("status")

@@ -11,12 +11,12 @@ use slurm_types::{HostList, JobBaseState, JobFlag, JobId, JobState, TimeLimit};
 
 use super::Fields;
 use crate::{
-    parse::{self, StringInterner, gres_gpus},
+    parse::{self, Rejected, StringInterner, gres_gpus},
     record::{ArrayTasks, JobRecord, NodeAlloc, QueueRow, RunningRow},
 };
 
 /// One job, or its id and the reason why it proves nothing.
-pub(crate) fn job(value: &Value) -> Result<JobRecord, (Option<JobId>, &'static str)> {
+pub(crate) fn job(value: &Value) -> Result<JobRecord, (Option<JobId>, Rejected)> {
     let mut fields = Fields::new(value);
     let job_id = id(&mut fields, "job_id");
     let mut job = JobRecord {
@@ -37,11 +37,15 @@ pub(crate) fn job(value: &Value) -> Result<JobRecord, (Option<JobId>, &'static s
     times(&mut job, &mut fields);
     resources(&mut job, &mut fields);
     job.oddities = fields.oddities;
+    let rejected = |problem, key: &str| {
+        let printed = value.get(key).map(Value::to_string);
+        Rejected::of(problem, &printed.unwrap_or_default())
+    };
     if job_id.is_none() {
-        return Err((None, parse::NO_ID));
+        return Err((None, rejected(parse::NO_ID, "job_id")));
     }
-    if job.state == JobState::default() || job.uid.is_none() || job.submit.is_none() {
-        return Err((job_id, parse::NOT_WHOLE));
+    if let Some((problem, [_, key])) = parse::missing(&job) {
+        return Err((job_id, rejected(problem, key)));
     }
     Ok(job)
 }
@@ -238,7 +242,8 @@ fn node_allocs(job: &JobRecord, fields: &mut Fields) -> Vec<NodeAlloc> {
             gpus: u32::try_from(gres_gpus(&gres)).unwrap_or(u32::MAX),
             gres,
         };
-        fields.oddities = fields.oddities.saturating_add(node.oddities);
+        let field = "job_resources.nodes";
+        fields.oddities.note_within(field, &node.oddities);
         let alike = (item.get("sockets"), alloc.mem_mib, alloc.gres.clone());
         match allocs.last_mut() {
             Some(before) if last.as_ref() == Some(&alike) => {

@@ -4,7 +4,7 @@ use serde_json::Value;
 use slurm_types::NodeState;
 
 use super::Fields;
-use crate::record::NodeRecord;
+use crate::record::{NodeRecord, Oddities};
 
 /// One node; `None` if it has no name or no state.
 pub(crate) fn node(value: &Value) -> Option<NodeRecord> {
@@ -47,7 +47,7 @@ pub(crate) fn node(value: &Value) -> Option<NodeRecord> {
         version: fields.first(&["version", "slurmd_version"]),
         cfg_tres: fields.tres("tres"),
         alloc_tres: fields.tres("tres_used"),
-        oddities: 0,
+        oddities: Oddities::default(),
     };
     if node.reason.is_empty() {
         // Left over from an earlier reason (24.11).

@@ -69,7 +69,7 @@ pub(crate) fn partition(value: &Value) -> Option<PartitionRecord> {
         keys: BTreeMap::new(),
         name,
     };
-    (!partition.name.is_empty() && fields.oddities == 0).then_some(partition)
+    (!partition.name.is_empty() && fields.oddities.count() == 0).then_some(partition)
 }
 
 fn names(fields: &mut Fields, paths: [&str; 2]) -> Vec<String> {

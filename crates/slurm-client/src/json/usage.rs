@@ -28,7 +28,7 @@ pub(crate) fn usage(
             *sum = sum.saturating_add(cpu_micros(&mut fields, mode));
         }
         read.push(self::step(&mut fields));
-        record.oddities = record.oddities.saturating_add(fields.oddities);
+        record.oddities.note_within("steps", &fields.oddities);
     }
     let [total, user, system] = micros.map(|micros| Some(micros / 1_000));
     Some(UsageRecord {
@@ -111,7 +111,7 @@ fn items(fields: &mut Fields, path: &str) -> Vec<Item> {
                 task: item.number("task"),
             });
         }
-        fields.oddities = fields.oddities.saturating_add(item.oddities);
+        fields.oddities.note_within(path, &item.oddities);
     }
     items
 }
@@ -169,7 +169,7 @@ mod tests {
             ],
         });
         let run = usage(&row, ExitCodes::Lost, |_| None).unwrap();
-        assert_eq!(run.record.oddities, 0);
+        assert_eq!(run.record.oddities.count(), 0);
         let cpu = (run.cpu_millis, run.user_cpu_millis, run.system_cpu_millis);
         assert_eq!(cpu, (Some(3_019), Some(1_248), Some(1_770)));
         assert_eq!(run.energy_joules, None);

@@ -123,7 +123,7 @@ pub(crate) fn record(row: &[&str]) -> Option<AccountingRecord> {
     ] {
         let (tres, odd) = Tres::parse_lossy(get(field));
         *into = tres;
-        record.oddities += u32::try_from(odd.len()).unwrap_or(u32::MAX);
+        record.oddities.note_tres(field, &odd);
     }
     match get("JobID").parse() {
         Ok(JobRef::ArrayTask { array, task }) => {
@@ -146,7 +146,7 @@ pub(crate) fn record(row: &[&str]) -> Option<AccountingRecord> {
             (record.het_job_id, record.het_job_offset) = (Some(leader), Some(offset))
         }
         Ok(JobRef::Job(_)) => {}
-        Err(_) => record.oddities += 1,
+        Err(_) => record.oddities.note("JobID", get("JobID")),
     }
     record.provisional =
         record.uid == Some(0) && record.name == "allocation" && record.req_tres.is_empty();

@@ -20,12 +20,15 @@ use slurm_types::{
 };
 
 use super::{cut::records, gres_gpus, keys::pairs, leading, text};
-use crate::record::{ArrayTasks, JobRecord, NodeAlloc};
+use crate::drift::shape;
+use crate::record::{ArrayTasks, JobRecord, NodeAlloc, Oddities};
 
 pub(super) const NAME: &str = " JobName=";
-pub(crate) const NO_ID: &str = "it has no job_id";
+pub(crate) const NO_ID: &str = "its job_id is missing or cannot be read";
 pub(crate) const NO_NAME: &str = "it has no JobName";
-pub(crate) const NOT_WHOLE: &str = "its state, owner or submit time is missing";
+pub(crate) const NO_STATE: &str = "its state (JobState) is missing or cannot be read";
+pub(crate) const NO_OWNER: &str = "its owner (UserId) is missing or cannot be read";
+pub(crate) const NO_SUBMIT: &str = "its submit time (SubmitTime) is missing or cannot be read";
 pub(crate) const DUPLICATE_ID: &str = "its id is duplicate in the answer";
 
 /// The texts of one job that its user wrote, from squeue.
@@ -42,7 +45,44 @@ pub(crate) struct FreeTexts {
 #[derive(Debug, Default)]
 pub(crate) struct ParsedJobs {
     pub(crate) records: Vec<JobRecord>,
-    pub(crate) unclear: Vec<(JobId, &'static str)>,
+    pub(crate) unclear: Vec<(JobId, Rejected)>,
+}
+
+/// Why a record is rejected.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Rejected {
+    pub(crate) problem: &'static str,
+    /// Shape of what was printed, without anything about a person; empty if nothing was.
+    pub(crate) example: String,
+}
+
+impl Rejected {
+    /// By what Slurm printed for the field of the problem.
+    pub(crate) fn of(problem: &'static str, printed: &str) -> Self {
+        Self {
+            problem,
+            example: shape(printed),
+        }
+    }
+}
+
+/// A problem without an example.
+impl From<&'static str> for Rejected {
+    fn from(problem: &'static str) -> Self {
+        Self::of(problem, "")
+    }
+}
+
+/// The first field without which a record is rejected: the problem, and the field's names in text and in JSON.
+pub(crate) fn missing(job: &JobRecord) -> Option<(&'static str, [&'static str; 2])> {
+    if job.state == JobState::default() {
+        return Some((NO_STATE, ["JobState", "job_state"]));
+    }
+    if job.uid.is_none() {
+        return Some((NO_OWNER, ["UserId", "user_id"]));
+    }
+    let is_missing = job.submit.is_none();
+    is_missing.then_some((NO_SUBMIT, ["SubmitTime", "submit_time"]))
 }
 
 /// Parses every record of the output.
@@ -68,16 +108,13 @@ pub(crate) fn reject_duplicates(answer: &mut ParsedJobs, count: HashMap<JobId, u
         .retain(|record| record.job_id.is_none_or(|id| count.get(&id) == Some(&1)));
     for (id, _) in count.into_iter().filter(|(_, times)| *times > 1) {
         answer.unclear.retain(|(unclear, _)| *unclear != id);
-        answer.unclear.push((id, DUPLICATE_ID));
+        answer.unclear.push((id, DUPLICATE_ID.into()));
     }
 }
 
-pub(super) fn job(
-    id: JobId,
-    line: &str,
-    texts: Option<&FreeTexts>,
-) -> Result<JobRecord, &'static str> {
-    let (head, rest) = line.split_once(NAME).ok_or(NO_NAME)?;
+pub(super) fn job(id: JobId, line: &str, texts: Option<&FreeTexts>) -> Result<JobRecord, Rejected> {
+    let no_name = || Rejected::of(NO_NAME, line);
+    let (head, rest) = line.split_once(NAME).ok_or_else(no_name)?;
     let (name, rest) = split_name(rest, texts)?;
     let own_end = rest
         .find(" Network=")
@@ -99,13 +136,18 @@ pub(super) fn job(
         }
     }
     job.node_allocs = nodes.finish();
-    if job.state == JobState::default() || job.uid.is_none() || job.submit.is_none() {
-        return Err(NOT_WHOLE);
+    if let Some((problem, [name, _])) = missing(&job) {
+        let mut printed = pairs(head).into_iter().chain(pairs(own));
+        let printed = printed.find(|(key, _)| *key == name);
+        return Err(Rejected::of(
+            problem,
+            printed.map_or("", |(_, value)| value),
+        ));
     }
     user_texts(&mut job, tail, texts);
     settle(&mut job, exclusive_key);
     if texts.is_some_and(|texts| texts.uid.is_some() && texts.uid != job.uid) {
-        return Err("squeue and scontrol report different owners");
+        return Err("squeue and scontrol report different owners".into());
     }
     Ok(job)
 }
@@ -184,8 +226,8 @@ fn field(job: &mut JobRecord, key: &str, value: &str) {
         "CPUs/Task" => job.cpus_per_task = leading(value),
         "MinMemoryNode" => job.min_mem_node_mib = parse_mem_mib(value).filter(|mib| *mib > 0),
         "MinMemoryCPU" => job.min_mem_cpu_mib = parse_mem_mib(value).filter(|mib| *mib > 0),
-        "TRES" | "ReqTRES" => job.req_tres = tres(value, &mut job.oddities),
-        "AllocTRES" => job.alloc_tres = tres(value, &mut job.oddities),
+        "TRES" | "ReqTRES" => job.req_tres = tres(key, value, &mut job.oddities),
+        "AllocTRES" => job.alloc_tres = tres(key, value, &mut job.oddities),
         "OverSubscribe" => job.oversubscribe = text(value),
         "Exclusive" => job.exclusive = value != "NO",
         "Dependency" => job.dependency = text(value),
@@ -194,8 +236,8 @@ fn field(job: &mut JobRecord, key: &str, value: &str) {
         "Licenses" => job.licenses = text(value),
         "ReqNodeList" => job.req_nodes = text(value),
         "ExcNodeList" => job.exc_nodes = text(value),
-        "ExitCode" => job.exit_code = exit_code(value, &mut job.oddities),
-        "DerivedExitCode" => job.derived_exit_code = exit_code(value, &mut job.oddities),
+        "ExitCode" => job.exit_code = exit_code(key, value, &mut job.oddities),
+        "DerivedExitCode" => job.derived_exit_code = exit_code(key, value, &mut job.oddities),
         _ => {}
     }
 }
@@ -340,15 +382,17 @@ fn cpu_count(ids: &str) -> u32 {
         .map_or(0, |cpus| u32::try_from(cpus.len()).unwrap_or(u32::MAX))
 }
 
-fn tres(value: &str, oddities: &mut u32) -> Tres {
+fn tres(field: &str, value: &str, oddities: &mut Oddities) -> Tres {
     let (tres, odd) = Tres::parse_lossy(value);
-    *oddities += u32::try_from(odd.len()).unwrap_or(u32::MAX);
+    oddities.note_tres(field, &odd);
     tres
 }
 
-fn exit_code(value: &str, oddities: &mut u32) -> Option<ExitCode> {
+fn exit_code(field: &str, value: &str, oddities: &mut Oddities) -> Option<ExitCode> {
     let code = value.parse().ok();
-    *oddities += u32::from(code.is_none());
+    if code.is_none() {
+        oddities.note(field, value);
+    }
     code
 }
 

@@ -7,7 +7,7 @@ use slurm_types::JobId;
 
 use super::cut::{ids, records};
 use super::delimited::{Separator, delimited};
-use super::job::{FreeTexts, job};
+use super::job::{FreeTexts, Rejected, job};
 use crate::JobRecord;
 use crate::drift::Unread;
 use crate::spill::Text;
@@ -180,7 +180,7 @@ pub(super) fn unless_null(value: &str) -> String {
 pub(crate) fn long_jobs(
     output: &Text,
     texts: &Texts,
-    each: impl FnMut(JobId, Result<JobRecord, &'static str>),
+    each: impl FnMut(JobId, Result<JobRecord, Rejected>),
 ) -> io::Result<()> {
     jobs_by_window(output, texts, WINDOW_BYTES, each)
 }
@@ -189,7 +189,7 @@ fn jobs_by_window(
     output: &Text,
     texts: &Texts,
     first_size: usize,
-    mut each: impl FnMut(JobId, Result<JobRecord, &'static str>),
+    mut each: impl FnMut(JobId, Result<JobRecord, Rejected>),
 ) -> io::Result<()> {
     let ahead = texts.longest() + LOOKAHEAD_BYTES;
     let (mut from, mut size) = (0, first_size + ahead);

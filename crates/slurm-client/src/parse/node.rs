@@ -6,7 +6,7 @@ use slurm_types::{NodeState, Tres, UnixTime};
 
 use super::{keys::pairs, leading, list, text};
 use crate::drift::Unread;
-use crate::record::{NodeRecord, PartitionRecord};
+use crate::record::{NodeRecord, Oddities, PartitionRecord};
 
 /// The nodes, and the lines that could not be parsed.
 pub(crate) fn nodes(output: &str) -> (Vec<NodeRecord>, Unread) {
@@ -89,8 +89,8 @@ fn node(record: &str) -> Option<(String, NodeRecord)> {
             "NodeAddr" => node.addr = text(value),
             "NodeHostName" => node.hostname = text(value),
             "Version" => node.version = text(value),
-            "CfgTRES" => node.cfg_tres = tres(value, &mut node.oddities),
-            "AllocTRES" => node.alloc_tres = tres(value, &mut node.oddities),
+            "CfgTRES" => node.cfg_tres = tres(key, value, &mut node.oddities),
+            "AllocTRES" => node.alloc_tres = tres(key, value, &mut node.oddities),
             _ => {}
         }
     }
@@ -189,8 +189,8 @@ pub(crate) fn config(output: &str) -> BTreeMap<String, String> {
         .collect()
 }
 
-fn tres(value: &str, oddities: &mut u32) -> Tres {
+fn tres(field: &str, value: &str, oddities: &mut Oddities) -> Tres {
     let (tres, odd) = Tres::parse_lossy(value);
-    *oddities += u32::try_from(odd.len()).unwrap_or(u32::MAX);
+    oddities.note_tres(field, &odd);
     tres
 }

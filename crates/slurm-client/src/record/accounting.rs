@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use slurm_types::{ExitCode, JobBaseState, JobId, JobState, TimeLimit, Tres, UnixTime};
 
+use super::Oddities;
 use super::job::ArrayTasks;
 
 /// The array and the tasks of an accounting row.
@@ -100,8 +101,8 @@ pub struct AccountingRecord {
     /// True for a placeholder row: slurmdbd received the end of a very short job before its start and does not know owner, name and request
     /// yet (uid 0, name `allocation`). Seen on 22.05.8 for up to 2 s. Retry; do not rely on it.
     pub provisional: bool,
-    /// Number of items that could not be parsed.
-    pub oddities: u32,
+    /// Items that could not be parsed.
+    pub oddities: Oddities,
 }
 
 impl AccountingRecord {

@@ -4,6 +4,8 @@ use serde::{Deserialize, Serialize};
 use slurm_types::no_val::real_u32;
 use slurm_types::{ExitCode, JobId, JobRef, JobState, TaskSet, TimeLimit, Tres, UnixTime};
 
+use super::Oddities;
+
 /// The tasks of an array that a record stands for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -227,8 +229,8 @@ pub struct JobRecord {
     /// Highest exit code of its steps.
     pub derived_exit_code: Option<ExitCode>,
 
-    /// Number of items that could not be parsed, such as TRES items and numbers. For a drift metric.
-    pub oddities: u32,
+    /// Items that could not be parsed, such as TRES items and numbers.
+    pub oddities: Oddities,
 }
 
 impl JobRecord {

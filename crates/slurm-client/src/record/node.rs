@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use slurm_types::{NodeState, Tres, UnixTime};
 
+use super::Oddities;
+
 /// The controller's record of one node (`scontrol show node`).
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct NodeRecord {
@@ -70,8 +72,8 @@ pub struct NodeRecord {
     pub cfg_tres: Tres,
     /// Resources allocated to jobs.
     pub alloc_tres: Tres,
-    /// Number of items that could not be parsed.
-    pub oddities: u32,
+    /// Items that could not be parsed.
+    pub oddities: Oddities,
 }
 
 impl NodeRecord {

@@ -10,7 +10,7 @@ use crate::{
     cli::{belongs_to, sort_into},
     drift::DriftLog,
     json, metrics,
-    parse::ParsedJobs,
+    parse::{ParsedJobs, Rejected},
 };
 
 /// Up to this many jobs are always looked up one by one.
@@ -84,7 +84,7 @@ impl Rest {
             .collect();
         let unclear: Vec<_> = unclear
             .into_iter()
-            .map(|(id, problem)| (id, problem.to_owned()))
+            .map(|(id, rejected)| (id, rejected.problem.to_owned()))
             .collect();
         if found.is_empty() && unclear.is_empty() {
             let why = "the answer has no record of it";
@@ -98,15 +98,15 @@ impl Rest {
 
 /// Records, and ids for which the response proves nothing.
 fn text(
-    records: Vec<Result<JobRecord, (Option<JobId>, &'static str)>>,
+    records: Vec<Result<JobRecord, (Option<JobId>, Rejected)>>,
     drifts: &DriftLog,
 ) -> ParsedJobs {
     let mut text = ParsedJobs::default();
     for record in records {
-        drifts.job(record.as_ref().map_err(|(_, problem)| *problem));
+        drifts.job(record.as_ref().map_err(|(_, rejected)| rejected));
         match record {
             Ok(record) => text.records.push(record),
-            Err((Some(id), problem)) => text.unclear.push((id, problem)),
+            Err((Some(id), rejected)) => text.unclear.push((id, rejected)),
             Err((None, _)) => metrics::unread(JOBS, 1),
         }
     }

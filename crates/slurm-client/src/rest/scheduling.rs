@@ -104,7 +104,7 @@ fn reservation(value: &Value) -> Option<ReservationRecord> {
         // It follows from the times.
         state: String::new(),
     };
-    (!record.name.is_empty() && fields.oddities == 0).then_some(record)
+    (!record.name.is_empty() && fields.oddities.count() == 0).then_some(record)
 }
 
 fn license(value: &Value) -> Option<LicenseRecord> {
@@ -115,7 +115,7 @@ fn license(value: &Value) -> Option<LicenseRecord> {
         used: fields.number("Used")?,
         reserved: fields.number("Reserved").unwrap_or(0),
     };
-    (!record.name.is_empty() && fields.oddities == 0).then_some(record)
+    (!record.name.is_empty() && fields.oddities.count() == 0).then_some(record)
 }
 
 fn statistics(document: &Value) -> SchedulerStats {

@@ -54,7 +54,7 @@ fn every_captured_job_is_read_without_loss() {
                 "{version} {name}"
             );
             for job in answer.records {
-                assert_eq!(job.oddities, 0, "{version} {name}: {job:?}");
+                assert_eq!(job.oddities.count(), 0, "{version} {name}: {job:?}");
                 assert!(job.state.unknown.is_empty(), "{version} {name}");
                 assert!(
                     job.uid.is_some() && job.submit.is_some() && job.job_ref().is_some(),
@@ -160,7 +160,11 @@ fn every_captured_node_has_its_stage_of_life() {
             let (_, stage) = stages.iter().find(|(stem, _)| *stem == name).unwrap();
             assert_eq!(node.lifecycle(), *stage, "{version} {name}: {}", node.state);
             assert_eq!(
-                (node.oddities, node.state.unknown.len(), node.cpus_total),
+                (
+                    node.oddities.count(),
+                    node.state.unknown.len(),
+                    node.cpus_total
+                ),
                 (0, 0, 4),
                 "{version} {name}"
             );
@@ -206,7 +210,9 @@ fn every_captured_accounting_row_is_read() {
         assert_eq!((records.len(), unread.count), (rows, 0), "{version}");
         for record in &records {
             assert!(
-                record.submit.is_some() && record.state.unknown.is_empty() && record.oddities == 0,
+                record.submit.is_some()
+                    && record.state.unknown.is_empty()
+                    && record.oddities.count() == 0,
                 "{version} {record:?}"
             );
             if record.state.ends_run_in_accounting() {

@@ -14,6 +14,9 @@
 //! A recorded range without that signature was written by another party. Nothing is deleted for it,
 //! and archiving stops.
 //!
+//! The audit entries about archives and keys keep their payload: they prove who archived what, and
+//! who replaced a key.
+//!
 //! No range is signed unless each of its entries is present, unchanged and old by the time in its
 //! body, so the ledger never signs for content that others destroyed, altered or back-dated.
 
@@ -261,8 +264,9 @@ impl Retention {
         if self.store.first_undropped().await?.is_none() {
             return Ok(dropped);
         }
+        let kept = self.store.kept().await?;
         loop {
-            let some = self.eraser.drop_some(archived_to).await?;
+            let some = self.eraser.drop_some(archived_to, &kept).await?;
             if some == 0 {
                 break;
             }

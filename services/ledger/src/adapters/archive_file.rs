@@ -197,7 +197,7 @@ pub fn is(path: &Path, file: &StoredFile) -> io::Result<bool> {
         bytes: 0,
     };
     io::copy(&mut hashed, &mut io::sink())?;
-    Ok(hashed.hash.finalize().as_slice() == file.sha256)
+    Ok(hashed.bytes == file.bytes && hashed.hash.finalize().as_slice() == file.sha256)
 }
 
 /// Reads the payloads of the archive files in a folder, in sequence order.

@@ -11,6 +11,7 @@ use super::store::Store;
 use super::{checkpoint_rows, postgres, sqlite};
 use crate::domain::archive::{Audited, Evidence, StoredArchive, StoredFile};
 use crate::domain::checkpoint::StoredCheckpoint;
+use crate::domain::keys::audit_entries;
 use crate::error::Error;
 
 /// Maximum number of payloads deleted in one transaction.
@@ -177,13 +178,31 @@ impl Store {
         Ok(None)
     }
 
+    /// Returns the entries whose payload is never deleted: those that prove who archived what and
+    /// who replaced a key.
+    ///
+    /// # Errors
+    /// If the database cannot be read.
+    pub async fn kept(&self) -> Result<Vec<i64>, Error> {
+        let keys = self.checkpoint_keys().await?;
+        let keys = audit_entries(&keys, "").into_iter().map(|entry| entry.id);
+        let archives = self.archives(0).await?;
+        let archives = archives.iter().map(StoredArchive::audit_id);
+        let sql = Sql::new("SELECT seq FROM entries WHERE id")
+            .any_of(keys.chain(archives).collect::<Vec<_>>())
+            .push(" ORDER BY seq");
+        let rows = self.rows(&sql).await?;
+        let seqs = rows.iter().map(|row| row.get("seq"));
+        seqs.collect::<Result<_, _>>().map_err(Error::Read)
+    }
+
     /// Returns the first payload of an archived range that is not deleted yet.
     ///
     /// # Errors
     /// If the database cannot be read.
     pub async fn first_undropped(&self) -> Result<Option<i64>, Error> {
-        let sql = Sql::new("SELECT seq FROM payloads WHERE seq <= ")
-            .bind(self.archived_to().await?.cast_signed())
+        let kept = self.kept().await?;
+        let sql = archived_payloads(self.archived_to().await?.cast_signed(), &kept)
             .push(" ORDER BY seq LIMIT 1");
         let row = self.first(&sql).await?;
         let seq = row.map(|row| row.get("seq")).transpose();
@@ -236,20 +255,19 @@ impl PayloadEraser {
         }
     }
 
-    /// Deletes a batch of payloads up to an entry, the oldest first, with their index rows. Returns
-    /// their number, 0 if none are left.
+    /// Deletes a batch of payloads up to an entry, the oldest first, with their index rows, except
+    /// those of the entries in `kept`. Returns their number, 0 if none are left.
     ///
     /// # Errors
     /// If the database refuses because no recorded range contains them. Nothing is deleted then.
-    pub async fn drop_some(&self, end: i64) -> Result<u64, Error> {
-        self.try_drop_some(end).await.map_err(Error::Retain)
+    pub async fn drop_some(&self, end: i64, kept: &[i64]) -> Result<u64, Error> {
+        self.try_drop_some(end, kept).await.map_err(Error::Retain)
     }
 
-    async fn try_drop_some(&self, end: i64) -> Result<u64, sqlx::Error> {
+    async fn try_drop_some(&self, end: i64, kept: &[i64]) -> Result<u64, sqlx::Error> {
         let mut connection = self.pool.acquire().await?;
         let mut transaction = connection.begin(Access::Write).await?;
-        let oldest = Sql::new("SELECT seq FROM payloads WHERE seq <= ")
-            .bind(end)
+        let oldest = archived_payloads(end, kept)
             .push(" ORDER BY seq LIMIT ")
             .bind(PAGE_ENTRIES);
         let rows = transaction.conn().rows(&oldest).await?;
@@ -264,7 +282,7 @@ impl PayloadEraser {
             "DELETE FROM event_index",
             "DELETE FROM payloads",
         ] {
-            let sql = Sql::new(table).push(" WHERE seq <= ").bind(last);
+            let sql = unless_kept(Sql::new(table).push(" WHERE seq <= ").bind(last), kept);
             dropped = transaction.conn().execute(&sql).await?;
         }
         transaction.commit().await?;
@@ -291,6 +309,15 @@ impl PayloadEraser {
     pub async fn close(&self) {
         self.pool.close().await;
     }
+}
+
+fn archived_payloads(end: i64, kept: &[i64]) -> Sql {
+    let sql = Sql::new("SELECT seq FROM payloads WHERE seq <= ").bind(end);
+    unless_kept(sql, kept)
+}
+
+fn unless_kept(sql: Sql, kept: &[i64]) -> Sql {
+    sql.push(" AND NOT seq").any_of(kept.to_vec())
 }
 
 pub(super) fn archived_to() -> Sql {
@@ -373,9 +400,12 @@ pub(super) async fn checked(
     let signed = Sql::new("SELECT COALESCE(MAX(size), 0) AS size FROM checkpoints");
     let signed = snapshot.conn().first(&signed).await?;
     let signed = signed.map_or(Ok(0), |row| row.get("size"))?;
-    let mut checked = Vec::new();
+    let (mut checked, mut is_signed) = (Vec::new(), false);
     for row in &rows {
         let archive = archive(row)?;
+        // Versions that did not sign came before those that do.
+        let is_stripped = is_signed && archive.note.is_none();
+        is_signed |= archive.note.is_some();
         let notes = Sql::new("SELECT ")
             .bytes("note")
             .push(" FROM checkpoints WHERE size = ")
@@ -392,7 +422,7 @@ pub(super) async fn checked(
             audited: audited(snapshot, &archive.audit_id()).await?,
         };
         checked.push(AuthenticatedArchive {
-            authentic: archive.is_authentic(&evidence),
+            authentic: !is_stripped && archive.is_authentic(&evidence),
             audited: evidence.audited.is_some(),
             archive,
         });

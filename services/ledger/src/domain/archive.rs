@@ -74,7 +74,7 @@ pub struct Evidence {
 pub struct Audited {
     /// Sequence of the audit entry.
     pub seq: i64,
-    /// Body of the audit entry, `None` if it was archived as well.
+    /// Body of the audit entry. Retention keeps it, so `None` means that it was destroyed.
     pub body: Option<Vec<u8>>,
 }
 
@@ -111,16 +111,17 @@ impl StoredArchive {
     /// True if the ledger created the range. Its note must be signed by the key that was active
     /// when the audit entry was appended. Without an audit entry it must be the newest key, because
     /// a replaced key proves nothing new. A range without a note was created by an earlier version,
-    /// which published the audit entry immediately.
+    /// which published the audit entry immediately and stored no ids.
     pub fn is_authentic(&self, evidence: &Evidence) -> bool {
         let Some(root) = self.root(evidence) else {
             return false;
         };
         let audited = evidence.audited.as_ref();
         let Some(note) = &self.note else {
-            return audited.is_some_and(|audited| {
-                audited.seq <= evidence.signed && self.matches_audit(audited)
-            });
+            return self.ids.is_empty()
+                && audited.is_some_and(|audited| {
+                    audited.seq <= evidence.signed && self.matches_audit(audited)
+                });
         };
         let key = match audited {
             Some(audited) => in_charge(&evidence.keys, audited.seq),
@@ -130,10 +131,10 @@ impl StoredArchive {
             .is_some_and(|key| self.range(root).is_signed(note, &key))
     }
 
-    /// True if the audit entry matches, as far as its body is still present.
+    /// True if the audit entry matches.
     fn matches_audit(&self, audited: &Audited) -> bool {
         let Some(body) = &audited.body else {
-            return true;
+            return false;
         };
         let expected = self.audit_entry("");
         AuditEntry::decode(body.as_slice())
@@ -324,8 +325,13 @@ mod tests {
         };
         assert!(archive.is_authentic(&with(audited(&archive, 30))));
         assert!(!archive.is_authentic(&with(audited(&archive, 31))));
-        let unread = Some(Audited { seq: 5, body: None });
-        assert!(archive.is_authentic(&with(unread)));
+        let destroyed = Some(Audited { seq: 5, body: None });
+        assert!(!archive.is_authentic(&with(destroyed)));
+        let stripped = StoredArchive {
+            ids: vec![7; 32],
+            ..archive.clone()
+        };
+        assert!(!stripped.is_authentic(&with(audited(&archive, 5))));
         let changed = StoredArchive {
             made_by: "mallory".into(),
             ..archive.clone()

@@ -108,7 +108,8 @@ pub async fn keys(connection: &mut Connection) -> Result<Option<FirstFault>, Err
                     body: Some(body), ..
                 }) => AuditEntry::decode(body.as_slice())
                     .is_ok_and(|stored| (stored.at, stored.act) == (entry.at, entry.act)),
-                Some(Audited { body: None, .. }) => true,
+                // Retention keeps it.
+                Some(Audited { body: None, .. }) => false,
                 // Earlier versions replaced keys before the first entry with only an audit entry,
                 // because there was nothing for both keys to sign.
                 None => key.from_size > 0,

@@ -104,7 +104,9 @@ async fn a_range_of_an_earlier_version_counts_if_the_audit_has_it(database: Data
     let mut outsider = ledger.database.outsider().await;
     let guards = outsider.guards().await;
     outsider.drop_guards().await;
-    outsider.execute("UPDATE archives SET note = NULL").await;
+    outsider
+        .execute("UPDATE archives SET note = NULL, ids = NULL")
+        .await;
     outsider.put_guards(&guards).await;
     assert_eq!(ledger.first_bad().await, (1, Fault::PayloadMissing));
     // It does not count until a checkpoint covers the audit entry.
@@ -122,7 +124,8 @@ async fn a_range_of_an_earlier_version_counts_if_the_audit_has_it(database: Data
         .map(|archive| archive.note.is_some())
         .collect();
     assert_eq!(signed, [false, true]);
-    assert_eq!(ledger.verify(false).await.unwrap().archived, 31);
+    // The audit entry of the first stays.
+    assert_eq!(ledger.verify(false).await.unwrap().archived, 30);
 }
 
 async fn a_key_is_replaced_once_the_audit_has_its_archives(database: Database) {
@@ -142,5 +145,6 @@ async fn a_key_is_replaced_once_the_audit_has_its_archives(database: Database) {
     let done = ledger.archive_all().await.unwrap();
     assert_eq!(done.archives.len(), 1);
     let verified = ledger.verify(false).await.unwrap();
-    assert_eq!((verified.archived, verified.unaudited), (41, 1));
+    // The audit entry of the first archive stays.
+    assert_eq!((verified.archived, verified.unaudited), (40, 1));
 }

@@ -7,7 +7,7 @@ use ledger_format::chain::{Entry, Hash, chain_hash};
 use rand::random_range;
 
 use super::classes::{Act, Note};
-use super::ledger_to_attack::{COUNT, FIRST, HANDED_OVER, JOBS, LAST_BUT_ONE};
+use super::ledger_to_attack::{ARCHIVES, CHECKPOINTS, COUNT, FIRST, JOBS, KEPT, LAST_BUT_ONE};
 use crate::proof::ORIGIN;
 use crate::tampering::{Victim, key};
 
@@ -98,10 +98,10 @@ pub const COLUMNS: &[(&str, &str, Kind)] = &[
 fn row(table: &str, column: &str) -> String {
     match (table, column) {
         ("head", _) => "only_row = 1".to_owned(),
-        ("checkpoints", _) => format!("number = {}", random_range(1..=5)),
+        ("checkpoints", _) => format!("number = {}", random_range(1..=CHECKPOINTS)),
         ("checkpoint_keys", "made_at" | "made_by") => "number = 2".to_owned(),
         ("checkpoint_keys", _) => format!("number = {}", random_range(1..=2)),
-        ("archives", _) => format!("number = {}", random_range(1..=2)),
+        ("archives", _) => format!("number = {}", random_range(1..=ARCHIVES)),
         ("subtrees", _) => "level = 8 AND idx = 0".to_owned(),
         ("entries", _) => format!("seq = {}", random_range(1..=COUNT)),
         ("event_nodes", _) => format!("seq = {}", random_range(JOBS..=COUNT)),
@@ -184,7 +184,7 @@ impl Victim {
                     root: [7; 32],
                 };
                 let note = checkpoint.sign(&[&key(9)]).unwrap();
-                self.step(&format!("INSERT INTO checkpoints (number, size, root, note, made_at) VALUES (6, {at}, x'{}', '{note}', 1)", hex(&[7; 32])))
+                self.step(&format!("INSERT INTO checkpoints (number, size, root, note, made_at) VALUES ({}, {at}, x'{}', '{note}', 1)", CHECKPOINTS + 1, hex(&[7; 32])))
                     .await;
             }
             Act::ForgedKey => {
@@ -359,21 +359,21 @@ impl Victim {
         }
     }
 
-    /// Destroys content up to the hand-over, and records it as erased.
+    /// Destroys content up to the last checkpoint but one, and records it as erased.
     async fn forge_archive(&mut self, note: Note) {
-        let root = format!("SELECT root FROM checkpoints WHERE size = {HANDED_OVER}");
+        let root = format!("SELECT root FROM checkpoints WHERE size = {LAST_BUT_ONE}");
         let root = self.outsider.bytes(&root).await.try_into().unwrap();
         let mut ids = IdHasher::default();
-        for seq in FIRST..=HANDED_OVER {
+        for seq in FIRST..=LAST_BUT_ONE {
             let id = format!("SELECT id FROM entries WHERE seq = {seq}");
             ids.push(self.outsider.texts(&id).await[0].as_bytes());
         }
         let forged = StoredArchive {
-            number: 3,
+            number: ARCHIVES + 1,
             first_seq: FIRST,
-            last_seq: HANDED_OVER,
+            last_seq: LAST_BUT_ONE,
             file: None,
-            signed_by: key(1).public().to_string(),
+            signed_by: key(2).public().to_string(),
             made_at: 1,
             made_by: "root".into(),
             ids: ids.finish().to_vec(),
@@ -386,11 +386,11 @@ impl Victim {
             Note::OfAnotherRange => "(SELECT note FROM archives WHERE number = 2)".to_owned(),
         };
         let (signed_by, ids) = (&forged.signed_by, hex(&forged.ids));
-        self.step(&format!("INSERT INTO archives (number, first_seq, last_seq, signed_by, made_at, made_by, ids, note) VALUES (3, {FIRST}, {HANDED_OVER}, '{signed_by}', 1, 'root', x'{ids}', {note})"))
+        self.step(&format!("INSERT INTO archives (number, first_seq, last_seq, signed_by, made_at, made_by, ids, note) VALUES ({ARCHIVES} + 1, {FIRST}, {LAST_BUT_ONE}, '{signed_by}', 1, 'root', x'{ids}', {note})"))
             .await;
         for table in ["event_nodes", "event_index", "payloads"] {
             self.step(&format!(
-                "DELETE FROM {table} WHERE seq BETWEEN {FIRST} AND {HANDED_OVER}"
+                "DELETE FROM {table} WHERE seq BETWEEN {FIRST} AND {LAST_BUT_ONE}"
             ))
             .await;
         }
@@ -424,7 +424,9 @@ fn filled(statements: &[&str], at: i64) -> Vec<String> {
     let places = [
         ("{at}", at),
         ("{job}", random_range(JOBS..=COUNT)),
-        ("{cp}", random_range(1..=5)),
+        ("{cp}", random_range(1..=CHECKPOINTS)),
+        ("{audit}", KEPT[random_range(0..2)]),
+        ("{archive}", random_range(1..=ARCHIVES)),
         ("{end}", COUNT + 1),
     ];
     let fill = |sql: &&str| {

@@ -157,6 +157,7 @@ pub const CLASSES: &[Class] = &[
         Act::Rows(&[
             "DELETE FROM checkpoints WHERE number = 4",
             "UPDATE checkpoints SET number = 4 WHERE number = 5",
+            "UPDATE checkpoints SET number = 5 WHERE number = 6",
         ]),
     ),
     class(
@@ -181,7 +182,7 @@ pub const CLASSES: &[Class] = &[
     ),
     class(
         "the row of an archive deleted",
-        Act::Rows(&["DELETE FROM archives WHERE number = 1 + {cp} % 2"]),
+        Act::Rows(&["DELETE FROM archives WHERE number = {archive}"]),
     ),
     class("a subtree deleted", Act::Rows(&["DELETE FROM subtrees"])),
     // Swaps.
@@ -280,7 +281,39 @@ pub const CLASSES: &[Class] = &[
     ),
     class(
         "a signed archive made one without a note",
-        Act::Rows(&["UPDATE archives SET note = NULL, made_by = 'x' WHERE number = 1 + {cp} % 2"]),
+        Act::Rows(&["UPDATE archives SET note = NULL, made_by = 'x' WHERE number = {archive}"]),
+    ),
+    class(
+        "who archived, in a row made one of an earlier version",
+        Act::Rows(&["UPDATE archives SET note = NULL, ids = NULL, made_by = 'mallory', made_at = 1 WHERE number = {archive}"]),
+    ),
+    class(
+        "who archived, and its audit entry destroyed",
+        Act::Rows(&[
+            "UPDATE archives SET note = NULL, ids = NULL, made_by = 'mallory', made_at = 1 WHERE number = {audit} - 256",
+            "DELETE FROM event_index WHERE seq = {audit}",
+            "DELETE FROM payloads WHERE seq = {audit}",
+        ]),
+    ),
+    class(
+        "the row of an archive made one of an earlier version",
+        Act::Rows(&["UPDATE archives SET note = NULL, ids = NULL WHERE number = 2 + {cp} % 2"]),
+    ),
+    class(
+        "who replaced a key",
+        Act::Rows(&["UPDATE checkpoint_keys SET made_by = 'mallory', made_at = 1 WHERE number = 2"]),
+    ),
+    class(
+        "who replaced a key, and its audit entry destroyed",
+        Act::Rows(&[
+            "UPDATE checkpoint_keys SET made_by = 'mallory', made_at = 1 WHERE number = 2",
+            "DELETE FROM event_index WHERE seq = 261",
+            "DELETE FROM payloads WHERE seq = 261",
+        ]),
+    ),
+    class(
+        "content of a kept audit entry altered",
+        Act::Rows(&["UPDATE payloads SET body = x'00' WHERE seq = {audit}"]),
     ),
     class("the file of an archive altered", Act::ArchiveFile),
     // The database itself.

@@ -1,5 +1,5 @@
-//! A small ledger with everything: two keys, checkpoints, subtrees, an archive file, an erased
-//! range, and their audit entries.
+//! A small ledger with everything: two keys, checkpoints, subtrees, an archive file, erased ranges,
+//! and their audit entries, most of them in a range that is erased as well.
 
 use std::path::PathBuf;
 
@@ -19,14 +19,20 @@ use crate::support::{Database, audit_fact, record};
 use crate::tampering::{Victim, key};
 
 /// Number of entries. Few have content, because each verification reads all of them.
-pub const COUNT: i64 = 268;
-/// First entry with content, after the first stored subtree.
-pub const FIRST: i64 = 257;
+pub const COUNT: i64 = 269;
+/// First entry with content, after the first stored subtree and all archived ranges. It is the
+/// audit entry of the last one.
+pub const FIRST: i64 = 262;
 /// Size at which the second key takes over.
 pub const HANDED_OVER: i64 = 260;
+/// The audit entries of the first two archives and of the second key.
+pub const KEPT: [i64; 3] = [257, 258, 261];
 /// First entry of the jobs at the end, and size of the last checkpoint but one.
-pub const JOBS: i64 = 262;
-pub const LAST_BUT_ONE: i64 = 264;
+pub const JOBS: i64 = 263;
+pub const LAST_BUT_ONE: i64 = 265;
+/// Number of checkpoints and of archives.
+pub const CHECKPOINTS: i64 = 6;
+pub const ARCHIVES: i64 = 3;
 
 struct Growing {
     store: Store,
@@ -76,9 +82,9 @@ impl Growing {
         assert!(self.store.store_checkpoint(&signed).await.unwrap());
     }
 
-    async fn retain(&self, database: &Database, erase: bool) {
+    async fn retain(&self, database: &Database, erase: bool, seed: u8) {
         let file = KeyFile::new(database.folder.path().join("ledger.key"));
-        file.write_next(&key(1)).unwrap();
+        file.write_next(&key(seed)).unwrap();
         file.use_next().unwrap();
         let retention = Retention::new(self.store.clone(), &database.location(), file);
         let request = RetentionRequest {
@@ -114,11 +120,10 @@ impl Victim {
         };
         ledger.jobs(4).await;
         ledger.sign(&[1], Some(stored_key(1, 0))).await;
-        ledger.retain(&database, false).await;
-        ledger.jobs(FIRST - 5).await;
+        ledger.retain(&database, false, 1).await;
+        ledger.jobs(252).await;
         ledger.sign(&[1], None).await;
-        ledger.retain(&database, true).await;
-        let edge = ledger.tree.clone();
+        ledger.retain(&database, true, 1).await;
         let archives = ledger.store.archives(0).await.unwrap();
         let found = archives
             .iter()
@@ -129,6 +134,13 @@ impl Victim {
         let found = audit_entries(&ledger.keys, CLUSTER);
         let found = found.iter().map(audit_fact).collect();
         ledger.store.append("A", 2, found).await.unwrap();
+        ledger.sign(&[2], None).await;
+        ledger.retain(&database, true, 2).await;
+        assert_eq!(ledger.store.kept().await.unwrap(), KEPT);
+        let edge = ledger.tree.clone();
+        let found = ledger.store.archives(2).await.unwrap();
+        let found = audit_fact(&found[0].audit_entry(CLUSTER));
+        ledger.store.append("A", 3, vec![found]).await.unwrap();
         ledger.jobs(3).await;
         ledger.sign(&[2], None).await;
         ledger.jobs(4).await;
@@ -138,7 +150,8 @@ impl Victim {
 
         let file = archives[0].file.clone().unwrap();
         let bytes = std::fs::read(&file.path).unwrap();
-        let newest = Checkpoint::unverified(&ledger.checkpoints[4].note).unwrap();
+        let newest = ledger.checkpoints.last().unwrap();
+        let newest = Checkpoint::unverified(&newest.note).unwrap();
         let mut victim = Self::attacked(
             database,
             TrustAnchors {

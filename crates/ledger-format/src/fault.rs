@@ -73,6 +73,8 @@ pub enum Fault {
     ArchivedIdsDiffer,
     /// The archive file of the range that ends here differs from the signed one.
     ArchiveFileDiffers,
+    /// The archive file of the range that ends here is missing.
+    ArchiveFileMissing,
     /// The whole chain matches, but the query columns differ from the entry's body. Queries may
     /// hide the entry or show it to the wrong users.
     IndexDiffers,
@@ -144,6 +146,9 @@ impl fmt::Display for Fault {
             }
             Self::ArchiveFileDiffers => {
                 "the file of the archive that ends here is not the one that was signed: its SHA-256 or length differs"
+            }
+            Self::ArchiveFileMissing => {
+                "the file of the archive that ends here is missing: it was deleted, or is kept elsewhere (--archive DIR, or --elsewhere NAME)"
             }
             Self::HeadChanged => "the head's chain value is not the one of this, the last entry",
             Self::IndexDiffers => {

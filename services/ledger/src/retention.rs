@@ -30,7 +30,7 @@ use tokio::sync::watch::Sender;
 
 use crate::adapters::archive_file::{self, ArchiveWriter, PartialArchive, VerifiedArchive};
 use crate::adapters::{ArchiveFileError, KeyFile, PayloadEraser, Store};
-use crate::domain::archive::{StoredArchive, StoredFile, file_name, name};
+use crate::domain::archive::{StoredArchive, StoredFile, file_name, latest_observation, name};
 use crate::domain::checkpoint::{Checkpoint, StoredCheckpoint};
 use crate::domain::export::ExportLine;
 use crate::domain::note::{PrivateKey, PublicKey};
@@ -374,7 +374,7 @@ impl Retention {
     }
 }
 
-/// Checks that an entry is present, unchanged and older than `before`. The leaf proves the body and
+/// Checks that an entry is present, unchanged and not observed after `before`. The leaf proves the body and
 /// the time in it, but not the column `recorded_at`.
 fn check_due(entry: &StoredEntry, before: DateTime<Utc>) -> Result<(), Error> {
     let corrupt = || Error::Corrupt { seq: entry.seq };
@@ -382,7 +382,8 @@ fn check_due(entry: &StoredEntry, before: DateTime<Utc>) -> Result<(), Error> {
     let unchanged = matches!(entry.hashed().content, LeafContent::Leaf(leaf) if entry.leaf == leaf);
     let subject = String::from_utf8_lossy(&payload.subject);
     let record = Record::stored(&subject, Bytes::copy_from_slice(&payload.body));
-    let young = record.is_ok_and(|record| record.index.observed_at >= before);
+    let young = before..=latest_observation(Utc::now());
+    let young = record.is_ok_and(|record| young.contains(&record.index.observed_at));
     match unchanged && !young {
         true => Ok(()),
         false => Err(corrupt()),

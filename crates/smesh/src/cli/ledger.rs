@@ -59,6 +59,9 @@ pub struct Verify {
     /// Also verify the archives in this folder [default: compare the archives at their original paths with their signed SHA-256]
     #[arg(long, value_name = "DIR", conflicts_with_all = ["export", "remote"])]
     pub archive: Option<PathBuf>,
+    /// Name of an archive that may be missing, because it is kept elsewhere or was deleted to erase its content; repeatable
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["export", "remote"])]
+    pub elsewhere: Vec<String>,
     /// Rebuild the stored subtrees from the entries if nothing else is wrong; proofs are computed from subtrees
     #[arg(long, conflicts_with_all = ["export", "remote"])]
     pub repair: bool,

@@ -185,6 +185,7 @@ fn trust(args: &cli::Verify) -> Result<TrustAnchors, Error> {
         keys,
         checkpoints,
         archives: args.archive.clone(),
+        elsewhere: args.elsewhere.clone(),
         ..TrustAnchors::default()
     })
 }

@@ -188,7 +188,7 @@ pub fn check(
 pub fn is(path: &Path, file: &StoredFile) -> io::Result<bool> {
     let inner = match File::open(path) {
         Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        Err(error) if is_absent(&error) => return Ok(false),
         Err(error) => return Err(error),
     };
     let mut hashed = HashingReader {
@@ -200,9 +200,23 @@ pub fn is(path: &Path, file: &StoredFile) -> io::Result<bool> {
     Ok(hashed.bytes == file.bytes && hashed.hash.finalize().as_slice() == file.sha256)
 }
 
+fn is_absent(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+    )
+}
+
+/// Returns where an archive file is until it has its final name.
+pub fn partial(path: &Path) -> PathBuf {
+    path.with_file_name(PARTIAL_FILE_NAME)
+}
+
 /// Reads the payloads of the archive files in a folder, in sequence order.
 pub struct ArchivedPayloads {
     folder: PathBuf,
+    /// Names of files that may be missing.
+    elsewhere: Vec<String>,
     archives: Vec<StoredArchive>,
     open: Option<(i64, ExportReader)>,
 }
@@ -210,16 +224,17 @@ pub struct ArchivedPayloads {
 /// Why an archived payload cannot be read.
 #[derive(Debug)]
 pub enum ArchiveReadError {
-    /// The file is missing.
-    Missing(PathBuf, io::Error),
-    /// The content differs from what was archived.
+    /// The file cannot be read.
+    Unreadable(PathBuf, io::Error),
+    /// The file is missing, or the content differs from what was archived.
     Invalid(FirstFault),
 }
 
 impl ArchivedPayloads {
-    pub const fn new(folder: PathBuf) -> Self {
+    pub const fn new(folder: PathBuf, elsewhere: Vec<String>) -> Self {
         Self {
             folder,
+            elsewhere,
             archives: Vec::new(),
             open: None,
         }
@@ -230,7 +245,8 @@ impl ArchivedPayloads {
         self.archives = archives;
     }
 
-    /// Returns the payload of an entry, or `None` if it was erased. Call it in sequence order.
+    /// Returns the payload of an entry, or `None` if it was erased or its file is elsewhere. Call it
+    /// in sequence order.
     pub fn payload(
         &mut self,
         entry: &StoredEntry,
@@ -256,10 +272,21 @@ impl ArchivedPayloads {
             .as_ref()
             .is_none_or(|open| open.0 != archive.number)
         {
-            let path = self.folder.join(file_name(&file.path));
-            let mut lines = match File::open(&path) {
+            let name = file_name(&file.path);
+            let path = self.folder.join(&name);
+            let opened = File::open(&path).or_else(|_| File::open(partial(&path)));
+            let mut lines = match opened.or_else(|_| File::open(&path)) {
                 Ok(file) => ExportReader::new(BufReader::new(file)).map_err(bad)?,
-                Err(error) => return Err(ArchiveReadError::Missing(path, error)),
+                Err(error) if !is_absent(&error) => {
+                    return Err(ArchiveReadError::Unreadable(path, error));
+                }
+                Err(_) if self.elsewhere.contains(&name) => return Ok(None),
+                Err(_) => {
+                    return Err(ArchiveReadError::Invalid(FirstFault {
+                        seq: archive.last_seq,
+                        what: Fault::ArchiveFileMissing,
+                    }));
+                }
             };
             // The header is skipped: the entries are compared with those in the database.
             lines.next(&mut line).map_err(bad)?;

@@ -9,7 +9,7 @@ use sqlx::Executor as _;
 
 use super::store::Store;
 use super::{checkpoint_rows, postgres, sqlite};
-use crate::domain::archive::{Audited, Evidence, StoredArchive, StoredFile};
+use crate::domain::archive::{Audited, Evidence, StoredArchive, StoredFile, latest_observation};
 use crate::domain::checkpoint::StoredCheckpoint;
 use crate::domain::keys::audit_entries;
 use crate::error::Error;
@@ -114,10 +114,12 @@ impl Store {
     }
 
     /// Returns the last entry before the first one that was recorded or observed at or after a time.
+    /// A time of observation that cannot be true does not count.
     ///
     /// # Errors
     /// If the database cannot be read.
     pub async fn last_before(&self, time: DateTime<Utc>) -> Result<u64, Error> {
+        let credible = latest_observation(Utc::now()).timestamp_micros();
         // Read first: entries appended meanwhile are later.
         let head = self.head().await?.seq;
         let mut scanned_to = self.archived_to().await?;
@@ -137,7 +139,10 @@ impl Store {
             let recorded = Sql::new("SELECT MIN(seq) AS seq FROM (SELECT seq FROM payloads");
             let observed =
                 since(recorded, "recorded_at").push(" UNION ALL SELECT seq FROM event_index");
-            let sql = since(observed, "observed_at").push(") AS since");
+            let sql = since(observed, "observed_at")
+                .push(" AND observed_at <= ")
+                .bind(credible)
+                .push(") AS since");
             let row = self.first(&sql).await?;
             let first = row.map_or(Ok(None), |row| row.get::<Option<i64>>("seq"));
             if let Some(first) = first.map_err(Error::Read)? {

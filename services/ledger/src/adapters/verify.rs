@@ -179,7 +179,9 @@ async fn verify_rows(
         verifier.expect(ExpectedCheckpoint::trusted(checkpoint));
     }
     let mut subtrees = Vec::new();
-    let mut files = trust.archives.clone().map(ArchivedPayloads::new);
+    let elsewhere = || trust.elsewhere.clone();
+    let files = trust.archives.clone();
+    let mut files = files.map(|folder| ArchivedPayloads::new(folder, elsewhere()));
     let mut archives = ArchiveVerifier::default();
     let mut archived_ids = ArchivedIdVerifier::default();
     let mut index_differs = None;

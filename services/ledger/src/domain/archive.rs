@@ -6,7 +6,7 @@
 
 use std::path::Path;
 
-use chrono::DateTime;
+use chrono::{DateTime, Days, Utc};
 use ledger_format::archive::{ArchivedFile, ArchivedRange};
 use ledger_format::chain::Hash;
 use mesh_events::proto::mesh::audit::v1::audit_entry::Act;
@@ -208,6 +208,12 @@ pub fn misplaced(archives: &[StoredArchive], count: i64) -> Option<&StoredArchiv
 /// Returns the file name of a range. Files sort in the order of their entries.
 pub fn name(first_seq: i64, last_seq: i64) -> String {
     format!("ledger-{first_seq:012}-{last_seq:012}.ndjson.gz")
+}
+
+/// Returns the latest time of observation that can be true. A later one is a faulty clock's, and
+/// would keep the content for as long as it claims: only the time of recording counts then.
+pub fn latest_observation(now: DateTime<Utc>) -> DateTime<Utc> {
+    now.checked_add_days(Days::new(1)).unwrap_or(now)
 }
 
 /// Returns the name of a file without its folders.

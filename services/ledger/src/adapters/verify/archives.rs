@@ -9,7 +9,7 @@ use ledger_format::archive::IdHasher;
 use super::outcome::{TrustAnchors, VerifyError};
 use crate::adapters::archive_file;
 use crate::adapters::archives::AuthenticatedArchive;
-use crate::domain::archive::{StoredArchive, misplaced};
+use crate::domain::archive::{StoredArchive, file_name, misplaced};
 use crate::domain::verify::{Fault, FirstFault};
 
 #[derive(Default)]
@@ -95,8 +95,8 @@ impl ArchiveVerifier {
         }
     }
 
-    /// Compares the files with the signed SHA-256. Returns the number of files that could not be
-    /// compared because they are elsewhere or were deleted for erasure.
+    /// Compares the files with the signed SHA-256. A missing file is a fault unless the caller said
+    /// that it is elsewhere. Returns the number of those.
     pub fn unread_files(&self, trust: &TrustAnchors) -> Result<usize, VerifyError> {
         let mut unread = 0;
         for archive in &self.authentic {
@@ -106,18 +106,30 @@ impl ArchiveVerifier {
                 Some(folder) => folder.join(noted.file_name().unwrap_or_default()),
                 None => noted.to_owned(),
             };
-            if trust.archives.is_none() && !path.exists() {
-                unread += 1;
+            let is = |path: &Path| {
+                archive_file::is(path, file).map_err(|source| VerifyError::Archive {
+                    path: path.to_owned(),
+                    source,
+                })
+            };
+            if is(&path)? {
                 continue;
             }
-            let same = archive_file::is(&path, file)
-                .map_err(|source| VerifyError::Archive { path, source })?;
-            if !same {
-                return Err(VerifyError::Invalid(FirstFault {
-                    seq: archive.last_seq,
-                    what: Fault::ArchiveFileDiffers,
-                }));
-            }
+            let what = if path.exists() {
+                Fault::ArchiveFileDiffers
+            } else if is(&archive_file::partial(&path))? || is(&path)? {
+                // The retention that wrote it renames it now, or was killed before.
+                continue;
+            } else if trust.elsewhere.contains(&file_name(&file.path)) {
+                unread += 1;
+                continue;
+            } else {
+                Fault::ArchiveFileMissing
+            };
+            return Err(VerifyError::Invalid(FirstFault {
+                seq: archive.last_seq,
+                what,
+            }));
         }
         Ok(unread)
     }

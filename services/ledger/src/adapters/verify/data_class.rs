@@ -17,14 +17,14 @@ const SCHEMA: &str = "tables, indexes, triggers";
 const INTEGRITY: &str = "integrity of the database";
 
 /// Returns all classes of a successful verification. `unread` is the number of archive files that
-/// were not found.
+/// were said to be elsewhere.
 pub(super) fn checked(trust: &TrustAnchors, unread: usize) -> Vec<Class> {
     let is_missing = trust.checkpoints.is_empty() && trust.newest.is_none();
     let none = is_missing.then(|| "none was given".to_owned());
     let files = match unread {
         0 => None,
         unread => Some(format!(
-            "{unread} are not where they were written: --archive DIR names where they are"
+            "{unread} are kept elsewhere, or were deleted to erase their content, by your own word"
         )),
     };
     [
@@ -76,7 +76,7 @@ const fn of(fault: Fault) -> &'static str {
         Fault::KeysChanged => KEYS,
         Fault::SubtreeDiffers => SUBTREES,
         Fault::ArchiveMisplaced | Fault::ArchiveUnsigned | Fault::ArchivedIdsDiffer => ARCHIVES,
-        Fault::ArchiveUnreadable | Fault::ArchiveFileDiffers => FILES,
+        Fault::ArchiveUnreadable | Fault::ArchiveFileDiffers | Fault::ArchiveFileMissing => FILES,
         Fault::IndexDiffers => INDEX,
     }
 }

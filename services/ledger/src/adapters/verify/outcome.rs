@@ -58,9 +58,12 @@ pub struct TrustAnchors {
     pub checkpoints: Vec<Checkpoint>,
     /// The newest checkpoint signed on this host. It, or a later one, must be stored.
     pub newest: Option<Checkpoint>,
-    /// Folder of archive files whose content is also verified. If `None`, files still at their path
-    /// are compared by SHA-256.
+    /// Folder of archive files whose content is also verified. If `None`, files are compared
+    /// by SHA-256 at their path.
     pub archives: Option<PathBuf>,
+    /// Names of archive files that may be missing: they are kept elsewhere, or were deleted to
+    /// erase their content.
+    pub elsewhere: Vec<String>,
 }
 
 /// A class of verified data.
@@ -84,7 +87,7 @@ pub struct VerifyReport {
 impl From<ArchiveReadError> for VerifyError {
     fn from(error: ArchiveReadError) -> Self {
         match error {
-            ArchiveReadError::Missing(path, source) => Self::Archive { path, source },
+            ArchiveReadError::Unreadable(path, source) => Self::Archive { path, source },
             ArchiveReadError::Invalid(fault) => Self::Invalid(fault),
         }
     }

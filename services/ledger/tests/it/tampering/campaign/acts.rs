@@ -41,6 +41,7 @@ pub const COLUMNS: &[(&str, &str, Kind)] = &[
     ("payloads", "cluster", Text),
     ("payloads", "subject", Text),
     ("payloads", "body", Bytes),
+    ("head", "only_row", Number),
     ("head", "seq", Number),
     ("head", "chain", Bytes),
     ("event_index", "seq", Number),
@@ -75,7 +76,7 @@ pub const COLUMNS: &[(&str, &str, Kind)] = &[
     ("checkpoint_keys", "number", Number),
     ("checkpoint_keys", "vkey", Text),
     ("checkpoint_keys", "from_size", Number),
-    // For all keys except the first, because only a hand-over has an audit entry to compare with.
+    // Not of the first key: only a hand-over has an audit entry to compare with.
     ("checkpoint_keys", "made_at", Number),
     ("checkpoint_keys", "made_by", Text),
     ("subtrees", "level", Number),
@@ -99,7 +100,7 @@ fn row(table: &str, column: &str) -> String {
     match (table, column) {
         ("head", _) => "only_row = 1".to_owned(),
         ("checkpoints", _) => format!("number = {}", random_range(1..=CHECKPOINTS)),
-        ("checkpoint_keys", "made_at" | "made_by") => "number = 2".to_owned(),
+        ("checkpoint_keys", "made_at") => "number = 2".to_owned(),
         ("checkpoint_keys", _) => format!("number = {}", random_range(1..=2)),
         ("archives", _) => format!("number = {}", random_range(1..=ARCHIVES)),
         ("subtrees", _) => "level = 8 AND idx = 0".to_owned(),
@@ -198,6 +199,12 @@ impl Victim {
                 return Done::At(FIRST);
             }
             Act::ArchiveFile => self.alter_file(),
+            Act::DeletedArchiveFile => {
+                let (path, _) = self.archive.clone().unwrap();
+                self.done.push(format!("{} deleted", path.display()));
+                std::fs::remove_file(path).unwrap();
+                return Done::At(4);
+            }
         }
         Done::Somewhere
     }

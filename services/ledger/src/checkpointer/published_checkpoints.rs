@@ -48,17 +48,27 @@ impl Checkpointer {
         let keys = self.known_keys(stored)?;
         let subject = subject::checkpoint(&state.origin);
         let mut walk = NewestFirst::new(&self.bus, MESH_CHECKPOINTS, &subject).await?;
-        for _ in 0..MAX_MESSAGES {
+        let mut newest = None;
+        for read in 0..MAX_MESSAGES {
             let Some(message) = walk.next().await? else {
-                break;
+                match read {
+                    0 => break,
+                    _ => return Err(none_is_valid(&subject)),
+                }
             };
-            if let Some(checkpoint) = read_published(&state.origin, &message, &keys)? {
-                // Signed elsewhere: by another replica, or on another history.
-                let known = [&state.published, &state.signed];
-                state.compared &= known.into_iter().flatten().any(|one| *one == checkpoint);
-                state.published = Some(checkpoint);
+            newest = read_published(&state.origin, &message, &keys)?;
+            if newest.is_some() {
                 break;
             }
+            if read + 1 == MAX_MESSAGES {
+                return Err(none_is_valid(&subject));
+            }
+        }
+        if let Some(checkpoint) = newest {
+            // Signed elsewhere: by another replica, or on another history.
+            let known = [&state.published, &state.signed];
+            state.compared &= known.into_iter().flatten().any(|one| *one == checkpoint);
+            state.published = Some(checkpoint);
         }
         state.published_compared = true;
         Ok(())
@@ -71,6 +81,13 @@ impl Checkpointer {
         let file = self.file.read()?.map(|key| key.public());
         Ok(stored.chain(file).collect())
     }
+}
+
+/// Messages of others may hide the newest checkpoint, so nothing is signed until they are removed.
+fn none_is_valid(subject: &str) -> Error {
+    Error::Inconsistent(format!(
+        "MESH_CHECKPOINTS has messages on {subject}, but none of those read is a checkpoint of this ledger: find out who wrote them, remove them (`nats stream rmm`), and restart the ledger"
+    ))
 }
 
 /// Parses the checkpoint in a message, or returns `None` if it is not one of this ledger.

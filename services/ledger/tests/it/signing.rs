@@ -22,6 +22,7 @@ on_both!(
     nothing_is_signed_that_contradicts_a_checkpoint,
     a_backup_restored_with_its_note_is_detected_on_the_bus,
     only_its_own_keys_are_trusted_on_the_bus,
+    messages_that_hide_the_checkpoints_on_the_bus_stop_signing,
     two_replicas_sign_one_history,
     killed_between_entries_and_checkpoint_it_continues,
 );
@@ -272,6 +273,47 @@ async fn only_its_own_keys_are_trusted_on_the_bus(database: Database) {
         matches!(&refused, Err(Error::Inconsistent(why)) if why.contains("not a key of this ledger")),
         "{refused:?}"
     );
+}
+
+/// Whoever may publish there could otherwise make the ledger forget what it signed.
+async fn messages_that_hide_the_checkpoints_on_the_bus_stop_signing(database: Database) {
+    let mut ledger = Ledger::new(&database).await;
+    ledger.append(5).await;
+    ledger.checkpointer().await.sign_if_new().await.unwrap();
+    let publisher = bus(&ledger.nats, "admin").await;
+    let client = async_nats::connect(ledger.nats.url()).await.unwrap();
+    let context = async_nats::jetstream::new(client);
+    let stream = context.get_stream("MESH_CHECKPOINTS").await.unwrap();
+    let genuine = stream.cached_info().state.last_sequence;
+    for number in 0..100 {
+        let (subject, id) = (subject::checkpoint(ORIGIN), format!("n{number}"));
+        let sent = publisher.publish_raw(subject, &id, b"no note".to_vec());
+        sent.await.unwrap();
+    }
+    ledger.append(1).await;
+    for is_there in [true, false] {
+        if !is_there {
+            // With nothing but such messages, either.
+            stream.delete_message(genuine).await.unwrap();
+            for sequence in genuine + 2..=genuine + 100 {
+                stream.delete_message(sequence).await.unwrap();
+            }
+        }
+        let checkpointer = ledger.checkpointer().await;
+        for refused in [
+            checkpointer.check_published_checkpoints().await,
+            checkpointer.sign_if_new().await,
+        ] {
+            assert!(
+                matches!(&refused, Err(Error::Inconsistent(why)) if why.contains("none of those read")),
+                "{refused:?}"
+            );
+        }
+    }
+    assert_eq!(ledger.newest().await.size, 5);
+    stream.delete_message(genuine + 1).await.unwrap();
+    ledger.checkpointer().await.sign_if_new().await.unwrap();
+    assert_eq!(ledger.newest().await.size, 6);
 }
 
 async fn two_replicas_sign_one_history(database: Database) {

@@ -1,6 +1,8 @@
 //! A program written from docs/reference/events.md alone computes the ids of every type in the catalogue, and finds that each type
 //! has the identity that the page gives it. tests/integration does the same with a real cluster.
 
+mod audit;
+
 use std::path::Path;
 use std::process::Command;
 

@@ -154,6 +154,22 @@ async fn old_content_is_archived_while_the_ledger_runs() {
         json(&["verify", "--archive", "old"])["unaudited_archives"],
         0
     );
+    // A missing file is a fault, unless the operator says that it is elsewhere.
+    std::fs::rename(mesh.path("old"), mesh.path("older")).unwrap();
+    let missing = mesh.run(&["verify", "--json"]);
+    let found: Value = serde_json::from_str(&stdout(&missing)).unwrap();
+    assert_eq!(
+        (&found["class"], missing.status.code()),
+        (&"files of archives".into(), Some(1)),
+        "{found}"
+    );
+    let name = file.rsplit('/').next().unwrap();
+    let known = json(&["verify", "--elsewhere", name]);
+    assert!(
+        known["unchecked"]["files of archives"].is_string(),
+        "{known}"
+    );
+    assert_eq!(json(&["verify", "--archive", "older"])["archived"], 0);
     let removed = mesh.run(&["verify", "--database", "smesh"]);
     let printed = stderr(&removed);
     assert!(

@@ -27,6 +27,7 @@ mod secrets;
 mod set_back;
 mod stopping;
 mod storage;
+mod tampered;
 mod up;
 mod webhooks;
 mod witness;

@@ -404,10 +404,9 @@ fn to_store(
                 )));
             }
             (Some(new), last) => {
-                let (made_at, made_by) = keys_made
-                    .get(new)
-                    .cloned()
-                    .unwrap_or((one.at, String::new()));
+                // Nobody requested the first key.
+                let made = last.and_then(|_| keys_made.get(new).cloned());
+                let (made_at, made_by) = made.unwrap_or((one.at, String::new()));
                 Some(StoredKey {
                     number: last.map_or(1, |last| last.number + 1),
                     vkey: new.clone(),

@@ -93,7 +93,7 @@ fn differs(place: (i64, i64)) -> FirstFault {
     }
 }
 
-/// Returns the first key without a hand-over, or whose audit entry differs.
+/// Returns the first key whose audit entry differs, or who made it.
 pub async fn keys(connection: &mut Connection) -> Result<Option<FirstFault>, Error> {
     let check = async {
         let mut snapshot = connection.begin(Access::Snapshot).await?;
@@ -102,6 +102,13 @@ pub async fn keys(connection: &mut Connection) -> Result<Option<FirstFault>, Err
             .iter()
             .map(checkpoint_rows::key)
             .collect::<Result<_, _>>()?;
+        // The ledger makes its first key itself.
+        if let Some(first) = keys.first().filter(|first| !first.made_by.is_empty()) {
+            return Ok(Some(FirstFault {
+                seq: first.from_size,
+                what: Fault::KeysChanged,
+            }));
+        }
         for (key, entry) in keys.iter().skip(1).zip(audit_entries(&keys, "")) {
             let fits = match archives::audited(&mut snapshot, &entry.id).await? {
                 Some(Audited {

@@ -104,7 +104,7 @@ pub(in crate::api) struct KeyJson {
     from_size: i64,
     /// Size of the last checkpoint it signed; 0 if it signed none.
     to_size: u64,
-    /// When it was created, RFC 3339. Of a key after the first, `smesh verify` compares it with the audit.
+    /// When it was created, RFC 3339. Of a key after the first, `smesh verify` compares it with the audit; of the first, it is neither signed nor verified.
     made_at: Option<String>,
     /// Caller who created it; empty for the first key, which the ledger creates.
     made_by: String,

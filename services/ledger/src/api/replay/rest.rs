@@ -30,7 +30,7 @@ pub(super) fn router(replays: Arc<Replays>) -> Router {
         .with_state(replays)
 }
 
-/// A replay and its progress.
+/// A replay and its progress. This is the service's own record, neither signed nor verified; the audit has who began and ended it.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Replay)]
 pub(in crate::api) struct ReplayJson {

@@ -3,8 +3,8 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use chrono::{DateTime, Utc};
-use mesh_runtime::{ParseTimeError, RenamedKeys, time_bound};
+use chrono::DateTime;
+use mesh_runtime::{ParseTimeError, RenamedKeys, TimeBound};
 use serde::{Deserialize, Serialize};
 
 /// Default configuration with comments.
@@ -153,8 +153,8 @@ impl Config {
             "ingest.identity_reload_interval: more than 0",
         );
         check(
-            self.history_since().is_err(),
-            "ingest.history_since: empty, or a time such as 2026-11-01T00:00:00Z or 2026-11-01",
+            self.history_since(0).is_err(),
+            "ingest.history_since: empty, or a time such as 2026-11-01T00:00:00Z, 2026-11-01, yesterday or 2h",
         );
         faults.extend(self.users.faults());
         faults.extend(self.identity.faults());
@@ -166,15 +166,18 @@ impl Config {
         i64::try_from(self.catch_up_overlap.as_secs()).unwrap_or(i64::MAX)
     }
 
-    /// Returns the configured start of the history to publish at the first start.
+    /// Returns the configured start of the history to publish at the first start, in Unix seconds. `yesterday` and `2h` are before the
+    /// start of capture, not before now: later processes go on with the history that the first one began.
     ///
     /// # Errors
-    /// If the text is neither a time nor a date.
-    pub fn history_since(&self) -> Result<Option<DateTime<Utc>>, ParseTimeError> {
-        match self.history_since.as_str() {
-            "" => Ok(None),
-            text => time_bound::rfc3339_or_date(text, &Utc).map(Some),
+    /// If the text is not a time.
+    pub fn history_since(&self, capture_since: i64) -> Result<Option<i64>, ParseTimeError> {
+        if self.history_since.is_empty() {
+            return Ok(None);
         }
+        let start = DateTime::from_timestamp(capture_since, 0).unwrap_or_default();
+        let bound = TimeBound::parse(&self.history_since, &start)?;
+        Ok(Some(bound.resolve(&start).timestamp()))
     }
 }
 
@@ -200,9 +203,32 @@ mod tests {
     }
 
     #[test]
+    fn history_begins_at_a_time_or_before_the_start_of_capture() {
+        let time = |text: &str| DateTime::parse_from_rfc3339(text).unwrap().timestamp();
+        let capture_since = time("2026-11-22T10:00:00Z");
+        for (text, from) in [
+            ("2026-11-01T10:00:00+01:00", "2026-11-01T09:00:00Z"),
+            ("2026-11-01T10:00", "2026-11-01T10:00:00Z"),
+            ("2026-11-01", "2026-11-01T00:00:00Z"),
+            ("yesterday", "2026-11-21T00:00:00Z"),
+            ("2h", "2026-11-22T08:00:00Z"),
+            ("7days", "2026-11-15T10:00:00Z"),
+        ] {
+            let config = Config {
+                history_since: text.into(),
+                ..Config::default()
+            };
+            let found = config.history_since(capture_since);
+            assert_eq!(found, Ok(Some(time(from))), "{text}");
+            assert_eq!(config.faults(), Vec::<String>::new(), "{text}");
+        }
+        assert_eq!(Config::default().history_since(capture_since), Ok(None));
+    }
+
+    #[test]
     fn faults_name_their_keys() {
         let config = Config {
-            history_since: "yesterday".into(),
+            history_since: "last week".into(),
             ended_run_retention: Duration::ZERO,
             ..Config::default()
         };

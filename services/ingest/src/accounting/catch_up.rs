@@ -227,9 +227,9 @@ impl<S: JobQueries> CatchUp<S> {
     /// Returns the earliest end to publish, in Unix seconds. Runs that ended before capture began are published only if history is
     /// configured.
     async fn since(&self, backlog: &BacklogWindow) -> i64 {
-        let history = self.collector.config.history_since().ok().flatten();
-        let history = history.map_or(i64::MAX, |time| time.timestamp());
         let capture_since = self.collector.core().await.meta.capture_since;
+        let history = self.collector.config.history_since(capture_since);
+        let history = history.ok().flatten().unwrap_or(i64::MAX);
         capture_since.min(history).max(backlog.from)
     }
 

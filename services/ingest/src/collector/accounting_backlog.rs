@@ -139,8 +139,7 @@ pub(super) fn at_start(
     let absence = if meta.baseline_done {
         Some(meta.watermark.saturating_sub(config.overlap_secs()))
     } else {
-        let history = config.history_since().ok().flatten();
-        history.map(|time| time.timestamp())
+        config.history_since(meta.capture_since).ok().flatten()
     };
     let backlog_start = meta.backlog_from.into_iter().chain(absence).min();
     backlog_start.map(|from| from.min(now))
@@ -325,6 +324,16 @@ mod tests {
         assert_eq!(backlog_start(first(), &history), Some(100));
         // Published once; a later start covers only the downtime.
         assert_eq!(backlog_start(meta(10_000, None), &history), Some(9_400));
+        // A second start before the first poll begins where the first one did.
+        let hour = Config {
+            history_since: "1h".into(),
+            ..Config::default()
+        };
+        let began = Meta {
+            capture_since: 19_000,
+            ..first()
+        };
+        assert_eq!(backlog_start(began, &hour), Some(15_400));
     }
 
     #[test]

@@ -94,52 +94,48 @@ mod tests {
         })
     }
 
-    /// The column of events of the table that ingest's tests check, in the rows after its marker.
-    fn tested_rows(page: &str) -> String {
-        let (_, table) = page.split_once("<!-- table: tested -->\n").unwrap();
-        let rows = table.lines().take_while(|line| line.starts_with('|'));
-        let events = rows.skip(2).map(|row| row.rsplit('|').nth(1).unwrap());
-        events.collect::<Vec<_>>().join("\n")
+    /// True if tests name the whole type: in a literal, as `node.up`, or as `EventType::NodeUp`. A word of it is none: `up` is also a state.
+    fn is_tested(kind: EventType, tests: &str) -> bool {
+        contains_token(&literals(tests), &kind.to_string())
+            || contains_token(tests, &format!("EventType::{kind:?}"))
     }
 
     #[test]
-    fn a_test_is_what_quotes_an_event_or_a_row_of_the_tested_table() {
+    fn a_test_names_the_whole_type() {
         let code =
             r####"fn held() { assert(r#"a "raw" one"#, '"', "it\'s \"x\"", 'a'); } // "failed""####;
         assert_eq!(literals(code), "a \"raw\" one\nit\\'s \\\"x\\\"\n");
-        let page = "held\n<!-- table: tested -->\n| a | events |\n| --- | --- |\n| failed | `ended` |\n\n| started |";
-        assert_eq!(tested_rows(page), " `ended` ");
+        let kind = EventType::NodeDown;
+        for (tests, expected) in [
+            (r#"assert_eq!(kind, "node.down");"#, true),
+            (r#"assert_eq!(found, ["n1 node.down admin"]);"#, true),
+            ("assert_eq!(kind, EventType::NodeDown);", true),
+            (r#"assert_eq!(found, ["down admin"]);"#, false),
+            (r#"record("DOWN"); node.down(); // "node.down""#, false),
+            (r#"assert_eq!(kind, "node.down_again");"#, false),
+            ("assert_eq!(kind, EventType::NodeDownAgain);", false),
+        ] {
+            assert_eq!(is_tested(kind, tests), expected, "{tests}");
+        }
     }
 
     #[test]
     fn every_event_type_has_a_producer_and_a_test() {
         let services = Path::new(env!("CARGO_MANIFEST_DIR")).join("../services");
-        let table = services.join("../docs/reference/job-events.md");
-        let table = tested_rows(&fs::read_to_string(table).unwrap());
         let mut faults = Vec::new();
         for kind in EventType::ALL.iter().copied() {
             let (mut code, mut tests) = (String::new(), String::new());
             for service in producers(kind.category()) {
                 sources(&services.join(service), &mut code, &mut tests);
             }
-            let quoted = literals(&tests);
             let is_made = contains_token(&code, &format!("EventType::{kind:?}"));
-            // The table of job events is a test, too: each row runs through the code. Lives of nodes and users are tested as words.
-            let is_documented = match kind.category() {
-                Category::Job => {
-                    contains_token(&quoted, kind.event()) || contains_token(&table, kind.event())
-                }
-                Category::Node | Category::User => contains_token(&quoted, kind.event()),
-                Category::Cost | Category::Queue | Category::Capture => false,
-            };
-            let is_tested = contains_token(&quoted, &kind.to_string())
-                || contains_token(&tests, &format!("EventType::{kind:?}"))
-                || is_documented;
             if !is_made {
                 faults.push(format!("{kind}: no service makes it; remove it"));
             }
-            if !is_tested {
-                faults.push(format!("{kind}: no test of its service names it"));
+            if !is_tested(kind, &tests) {
+                faults.push(format!(
+                    "{kind}: no test of its service names the whole type"
+                ));
             }
         }
         assert!(faults.is_empty(), "{faults:#?}");

@@ -20,21 +20,22 @@ async fn people_are_linked_when_they_become_known_or_change() {
     let ingest = mesh.ingest(cluster, &settings).await.ready().await;
     baseline(&mesh).await;
     mesh.identities("[users.alice]\nissuer = \"https://id.example.org\"\nsubject = \"al-2\"\n");
-    let alice = ["user/alice identity_linked"];
-    let linked = "user/alice identity_linked Identity al-1 at https://id.example.org (map-file)>al-2 at https://id.example.org (map-file) by ?";
+    let alice = ["user/alice user.identity_linked"];
+    let linked = "user/alice user.identity_linked Identity al-1 at https://id.example.org (map-file)>al-2 at https://id.example.org (map-file) by ?";
     wait_history(&mesh, &alice, &[linked]).await;
     // Removed from the map: the next source applies.
     mesh.identities("[users.zoe]\nissuer = \"https://id.example.org\"\nsubject = \"z-1\"\n");
-    let fallen_back = "user/alice identity_linked Identity al-2 at https://id.example.org (map-file)>alice at https://ldap.example.org (getent) by ?";
+    let fallen_back = "user/alice user.identity_linked Identity al-2 at https://id.example.org (map-file)>alice at https://ldap.example.org (getent) by ?";
     wait_history(&mesh, &alice, &[linked, fallen_back]).await;
-    let known = "user/zoe identity_linked Identity >z-1 at https://id.example.org (map-file) by ?";
+    let known =
+        "user/zoe user.identity_linked Identity >z-1 at https://id.example.org (map-file) by ?";
     wait_history(&mesh, &["user/zoe "], &[known]).await;
     // An unreadable map, and a restart: no identity is lost or republished.
     mesh.identities("[users.alice\n");
     ingest.stop().await;
     let ingest = mesh.ingest(cluster, &settings).await.ready().await;
     mesh.identities("[users.zoe]\nissuer = \"https://id.example.org\"\nsubject = \"z-2\"\n");
-    let changed = "user/zoe identity_linked Identity z-1 at https://id.example.org (map-file)>z-2 at https://id.example.org (map-file) by ?";
+    let changed = "user/zoe user.identity_linked Identity z-1 at https://id.example.org (map-file)>z-2 at https://id.example.org (map-file) by ?";
     wait_history(&mesh, &["user/zoe "], &[known, changed]).await;
     assert_eq!(history(&mesh, &alice), [linked, fallen_back]);
     ingest.stop().await;

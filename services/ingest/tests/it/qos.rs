@@ -21,40 +21,40 @@ async fn qos_default_qos_and_membership_are_published_one_by_one() {
     let steps = [
         (
             "modify user quin where account=qlab set qos+=high",
-            "user/quin access_granted QOS >high by root",
+            "user/quin user.access_granted QOS >high by root",
         ),
         (
             "modify user quin where account=qlab set defaultqos=high",
-            "user/quin access_changed DefaultQOS >high by root",
+            "user/quin user.access_changed DefaultQOS >high by root",
         ),
         (
             "modify user quin set defaultaccount=qalt",
-            "user/quin access_changed DefaultAccount qlab>qalt by root",
+            "user/quin user.access_changed DefaultAccount qlab>qalt by root",
         ),
         (
             "modify user quin where account=qlab set defaultqos=-1",
-            "user/quin access_changed DefaultQOS high> by root",
+            "user/quin user.access_changed DefaultQOS high> by root",
         ),
         (
             "modify user quin where account=qlab set qos-=high",
-            "user/quin access_revoked QOS high> by root",
+            "user/quin user.access_revoked QOS high> by root",
         ),
         // Users below the account may use it, too: published once.
         (
             "modify account qalt set qos+=low",
-            "account/qalt access_granted QOS >low by root",
+            "account/qalt user.access_granted QOS >low by root",
         ),
         (
             "modify account qalt set qos-=low",
-            "account/qalt access_revoked QOS low> by root",
+            "account/qalt user.access_revoked QOS low> by root",
         ),
         (
             "delete user quin where account=qlab",
-            "user/quin access_revoked Account qlab> by root",
+            "user/quin user.access_revoked Account qlab> by root",
         ),
         (
             "delete user quin where account=qalt",
-            "user/quin access_revoked Account qalt> by root",
+            "user/quin user.access_revoked Account qalt> by root",
         ),
     ];
     let keys = ["user/quin ", "account/q"];
@@ -72,7 +72,7 @@ async fn qos_default_qos_and_membership_are_published_one_by_one() {
     ingest.stop().await;
     assert!(
         history(&mesh, &keys)
-            .starts_with(&["account/qalt access_granted QOS >low by root".to_owned()])
+            .starts_with(&["account/qalt user.access_granted QOS >low by root".to_owned()])
     );
     mesh.assert_no_duplicates();
 }

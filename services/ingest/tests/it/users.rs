@@ -32,7 +32,7 @@ pub fn history(mesh: &Mesh, beginnings: &[&str]) -> Vec<String> {
     let summary = |event: &Event| {
         let payload = of_user(event).unwrap();
         let by = event.actor.as_ref().map_or("?", |actor| &actor.user);
-        let kind = event.r#type.trim_start_matches("user.");
+        let kind = &event.r#type;
         format!(
             "{} {kind} {} {}>{} by {by}",
             event.entity_key(),
@@ -123,9 +123,9 @@ async fn access_is_published_once_with_its_actor() {
     )
     .await;
     let mut expected = vec![
-        "account/lab access_granted Account >lab by root",
-        "user/lin access_granted Account >lab by root",
-        "user/lin access_granted Coordinator >lab by root",
+        "account/lab user.access_granted Account >lab by root",
+        "user/lin user.access_granted Account >lab by root",
+        "user/lin user.access_granted Coordinator >lab by root",
     ];
     let grown = |expected: &mut Vec<&'static str>, more: &[&'static str]| {
         expected.extend(more);
@@ -144,7 +144,7 @@ async fn access_is_published_once_with_its_actor() {
     .await;
     grown(
         &mut expected,
-        &["user/lin access_changed MaxJobs >3 by alice"],
+        &["user/lin user.access_changed MaxJobs >3 by alice"],
     );
     wait_history(&mesh, &keys, &expected).await;
     let event = mesh
@@ -188,11 +188,11 @@ async fn access_is_published_once_with_its_actor() {
     grown(
         &mut expected,
         &[
-            "account/lab access_granted QOS >low by root",
-            "account/lab access_changed GrpTRES >cpu=4 by root",
-            "user/lin access_granted QOS >high by root",
-            "user/lin access_granted AdminLevel >Operator by root",
-            "user/olga access_revoked Account old> by root",
+            "account/lab user.access_granted QOS >low by root",
+            "account/lab user.access_changed GrpTRES >cpu=4 by root",
+            "user/lin user.access_granted QOS >high by root",
+            "user/lin user.access_granted AdminLevel >Operator by root",
+            "user/olga user.access_revoked Account old> by root",
         ],
     );
     wait_history(&mesh, &keys, &expected).await;
@@ -204,10 +204,10 @@ async fn access_is_published_once_with_its_actor() {
     grown(
         &mut expected,
         &[
-            "account/lab access_revoked Account lab> by root",
-            "user/lin access_revoked AdminLevel Operator> by root",
-            "user/lin access_revoked Coordinator lab> by root",
-            "user/lin access_revoked Account lab> by root",
+            "account/lab user.access_revoked Account lab> by root",
+            "user/lin user.access_revoked AdminLevel Operator> by root",
+            "user/lin user.access_revoked Coordinator lab> by root",
+            "user/lin user.access_revoked Account lab> by root",
         ],
     );
     wait_history(&mesh, &keys, &expected).await;
@@ -253,7 +253,7 @@ async fn without_slurmdbd_no_access_is_revoked() {
     wait_history(
         &mesh,
         &["user/carol "],
-        &["user/carol access_changed MaxJobs >77 by root"],
+        &["user/carol user.access_changed MaxJobs >77 by root"],
     )
     .await;
     let about_users: Vec<Event> = mesh
@@ -324,13 +324,13 @@ async fn an_answer_without_a_user_revokes_nothing() {
         "modify user bob where account=ml set MaxSubmitJobs=55",
     )
     .await;
-    let bob = "user/bob access_changed MaxSubmitJobs >55 by root";
+    let bob = "user/bob user.access_changed MaxSubmitJobs >55 by root";
     wait_history(&mesh, &["user/bob ", "user/carol "], &[bob]).await;
     stand_in.truth("sacctmgr");
     let keys = [
         "user/bob ",
         "user/carol ",
-        "user/alice access_revoked Account",
+        "user/alice user.access_revoked Account",
         "account/physics ",
         "account/tiny ",
     ];

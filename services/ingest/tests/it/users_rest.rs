@@ -40,8 +40,8 @@ async fn slurmrestd_and_sacctmgr_report_the_same_access() {
         (
             &["add account ward parent=acme", "add user rita account=ward"][..],
             &[
-                "account/ward access_granted Account >ward",
-                "user/rita access_granted Account >ward",
+                "account/ward user.access_granted Account >ward",
+                "user/rita user.access_granted Account >ward",
             ][..],
         ),
         (
@@ -50,15 +50,15 @@ async fn slurmrestd_and_sacctmgr_report_the_same_access() {
                 "modify user rita where account=ward set MaxTRES=mem=5000M MaxWall=02:03:04 qos=high,normal DefaultQOS=high Fairshare=parent",
             ],
             &[
-                "account/ward access_changed GrpTRES >cpu=9,gres/gpu=3,mem=4G",
-                "account/ward access_changed GrpWall >1-02:03:00",
-                "account/ward access_changed MaxJobs >7",
-                "account/ward access_changed Parent acme>physics",
-                "user/rita access_granted QOS >high",
-                "user/rita access_changed DefaultQOS >high",
-                "user/rita access_changed Fairshare 1>parent",
-                "user/rita access_changed MaxTRES >mem=5000M",
-                "user/rita access_changed MaxWall >02:04:00",
+                "account/ward user.access_changed GrpTRES >cpu=9,gres/gpu=3,mem=4G",
+                "account/ward user.access_changed GrpWall >1-02:03:00",
+                "account/ward user.access_changed MaxJobs >7",
+                "account/ward user.access_changed Parent acme>physics",
+                "user/rita user.access_granted QOS >high",
+                "user/rita user.access_changed DefaultQOS >high",
+                "user/rita user.access_changed Fairshare 1>parent",
+                "user/rita user.access_changed MaxTRES >mem=5000M",
+                "user/rita user.access_changed MaxWall >02:04:00",
             ],
         ),
         // One by one or all at once, depending on the polls: the order of publication is the same.
@@ -70,21 +70,21 @@ async fn slurmrestd_and_sacctmgr_report_the_same_access() {
                 "add coordinator account=ward names=rita",
             ],
             &[
-                "user/rita access_granted Account >tiny",
-                "user/rita access_granted AdminLevel >Operator",
-                "user/rita access_changed DefaultAccount ward>tiny",
-                "user/rita access_granted Coordinator >ward",
+                "user/rita user.access_granted Account >tiny",
+                "user/rita user.access_granted AdminLevel >Operator",
+                "user/rita user.access_changed DefaultAccount ward>tiny",
+                "user/rita user.access_granted Coordinator >ward",
             ],
         ),
         // Without a log, a loss is accepted only after ten polls.
         (
             &["delete user rita", "delete account ward"],
             &[
-                "account/ward access_revoked Account ward>",
-                "user/rita access_revoked AdminLevel Operator>",
-                "user/rita access_revoked Coordinator ward>",
-                "user/rita access_revoked Account tiny>",
-                "user/rita access_revoked Account ward>",
+                "account/ward user.access_revoked Account ward>",
+                "user/rita user.access_revoked AdminLevel Operator>",
+                "user/rita user.access_revoked Coordinator ward>",
+                "user/rita user.access_revoked Account tiny>",
+                "user/rita user.access_revoked Account ward>",
             ],
         ),
     ] {

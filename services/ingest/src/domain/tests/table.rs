@@ -69,6 +69,32 @@ fn every_row_of_the_table_holds() {
 }
 
 #[test]
+fn every_end_has_its_own_event_type() {
+    for (reading, kind) in [
+        ("RUNNING n1; COMPLETED n1 end=20", "job.completed"),
+        ("RUNNING n1; FAILED n1 end=20", "job.failed"),
+        ("RUNNING n1; CANCELLED n1 end=20", "job.cancelled"),
+        ("RUNNING n1; TIMEOUT n1 end=20", "job.timeout"),
+        ("RUNNING n1; OUT_OF_MEMORY n1 end=20", "job.out_of_memory"),
+        ("RUNNING n1; NODE_FAIL n1 end=20", "job.node_fail"),
+        ("RUNNING n1; PREEMPTED n1 end=20", "job.preempted"),
+        (
+            "RUNNING,CONFIGURING n1; BOOT_FAIL n1 end=20",
+            "job.boot_fail",
+        ),
+        ("PENDING; DEADLINE start=20 end=20", "job.deadline"),
+        ("PENDING; REVOKED", "job.revoked"),
+    ] {
+        let mut run_store = RunStore::default();
+        let facts = reading.split("; ").zip(0..).flat_map(|(text, poll)| {
+            let facts = apply(&mut run_store, step(text, poll));
+            facts.into_iter().map(|fact| fact.kind.to_string())
+        });
+        assert_eq!(facts.last().as_deref(), Some(kind), "{reading}");
+    }
+}
+
+#[test]
 fn events_of_a_run_are_counted_upwards_from_one() {
     for [title, readings, _] in rows() {
         let mut run_store = RunStore::default();

@@ -40,7 +40,7 @@ fn events(states: &[&str]) -> Vec<String> {
         if tracked.is_some() {
             let changes = diff(tracked.as_ref(), &current, now());
             events.extend(changes.into_iter().map(|change| {
-                format!("{} {}", change.kind.event(), change.cause.code)
+                format!("{} {}", change.kind, change.cause.code)
                     .trim_end()
                     .to_owned()
             }));
@@ -74,11 +74,15 @@ fn life_of_fixed_nodes() {
             "IDLE+DRAIN|bad disk|root",
             "IDLE",
         ],
-        &["draining admin", "drained admin", "recovered"],
+        &[
+            "node.draining admin",
+            "node.drained admin",
+            "node.recovered",
+        ],
     );
     check(
         &["IDLE", "DOWN|x|root", "IDLE+NOT_RESPONDING", "IDLE"],
-        &["down admin", "recovered"],
+        &["node.down admin", "node.recovered"],
     );
     check(
         &[
@@ -87,17 +91,17 @@ fn life_of_fixed_nodes() {
             "DOWN+NOT_RESPONDING|Not responding|slurm",
             "IDLE",
         ],
-        &["down unreachable", "recovered"],
+        &["node.down unreachable", "node.recovered"],
     );
     check(&["IDLE", "IDLE+NOT_RESPONDING", "IDLE"], &[]);
-    check(&["IDLE", "IDLE+FAIL|failing|root"], &["down admin"]);
+    check(&["IDLE", "IDLE+FAIL|failing|root"], &["node.down admin"]);
     check(
         &["IDLE", "IDLE+INVALID_REG|Low RealMemory|slurm"],
-        &["down bad_registration"],
+        &["node.down bad_registration"],
     );
     check(
         &["IDLE", "IDLE+DRAIN|Epilog error|root"],
-        &["drained node_fault"],
+        &["node.drained node_fault"],
     );
 }
 
@@ -113,10 +117,10 @@ fn life_of_cloud_nodes() {
             "IDLE+CLOUD+POWERED_DOWN",
         ],
         &[
-            "provisioning power_saving",
-            "active",
-            "terminating power_saving",
-            "terminated power_saving",
+            "node.provisioning power_saving",
+            "node.active",
+            "node.terminating power_saving",
+            "node.terminated power_saving",
         ],
     );
     check(
@@ -127,9 +131,9 @@ fn life_of_cloud_nodes() {
             "MIXED+CLOUD",
         ],
         &[
-            "terminated launch_failed",
-            "provisioning power_saving",
-            "active",
+            "node.terminated launch_failed",
+            "node.provisioning power_saving",
+            "node.active",
         ],
     );
     check(
@@ -138,7 +142,10 @@ fn life_of_cloud_nodes() {
             "DOWN+CLOUD|Preempted instance|slurm",
             "IDLE+CLOUD+POWERED_DOWN|Preempted instance|slurm",
         ],
-        &["preempted spot_preempted", "terminated spot_preempted"],
+        &[
+            "node.preempted spot_preempted",
+            "node.terminated spot_preempted",
+        ],
     );
     check(
         &[
@@ -147,14 +154,14 @@ fn life_of_cloud_nodes() {
             "DOWN+CLOUD|Preempted instance|slurm",
             "DOWN+CLOUD|Preempted instance|slurm",
         ],
-        &["down unreachable", "preempted spot_preempted"],
+        &["node.down unreachable", "node.preempted spot_preempted"],
     );
     check(
         &[
             "IDLE+CLOUD+POWERING_UP",
             "IDLE+CLOUD+POWER_DOWN|(Code:InsufficientInstanceCapacity)Failure when resuming nodes|slurm",
         ],
-        &["terminating insufficient_capacity"],
+        &["node.terminating insufficient_capacity"],
     );
 }
 
@@ -167,7 +174,11 @@ fn reboots_maintenance_and_controller_restarts() {
             "DOWN+REBOOT_ISSUED|reboot issued|root",
             "IDLE",
         ],
-        &["drained reboot", "reboot reboot", "recovered"],
+        &[
+            "node.drained reboot",
+            "node.reboot reboot",
+            "node.recovered",
+        ],
     );
     check(
         &[
@@ -177,7 +188,7 @@ fn reboots_maintenance_and_controller_restarts() {
             "IDLE+MAINTENANCE",
             "IDLE",
         ],
-        &["maintenance maintenance", "recovered"],
+        &["node.maintenance maintenance", "node.recovered"],
     );
     check(
         &[
@@ -186,14 +197,14 @@ fn reboots_maintenance_and_controller_restarts() {
             "IDLE+MAINTENANCE+DRAIN|disk|root",
             "IDLE+DRAIN|disk|root",
         ],
-        &["maintenance maintenance", "drained admin"],
+        &["node.maintenance maintenance", "node.drained admin"],
     );
     check(&["IDLE", "UNKNOWN", "IDLE"], &[]);
     check(
         &["IDLE+DRAIN|x|root", "UNKNOWN+DRAIN|x|root", "IDLE"],
-        &["recovered"],
+        &["node.recovered"],
     );
-    check(&["UNKNOWN", "IDLE"], &["active"]);
+    check(&["UNKNOWN", "IDLE"], &["node.active"]);
 }
 
 #[test]
@@ -202,7 +213,7 @@ fn another_host_behind_the_same_name_is_reported() {
     let kinds = |record: &NodeRecord| {
         diff(Some(&before), record, now())
             .into_iter()
-            .map(|change| change.kind.event())
+            .map(|change| change.kind.to_string())
             .collect::<Vec<_>>()
     };
     let booted = |state: &str, at| NodeRecord {
@@ -216,14 +227,14 @@ fn another_host_behind_the_same_name_is_reported() {
     );
     assert_eq!(
         kinds(&booted("IDLE+CLOUD", 9_000)),
-        ["terminated", "provisioning", "active"]
+        ["node.terminated", "node.provisioning", "node.active"]
     );
     let fixed = TrackedNode::after(None, &record("IDLE"));
     let kinds: Vec<_> = diff(Some(&fixed), &booted("IDLE", 9_000), now())
         .into_iter()
-        .map(|change| change.kind.event())
+        .map(|change| change.kind.to_string())
         .collect();
-    assert_eq!(kinds, ["reboot", "active"]);
+    assert_eq!(kinds, ["node.reboot", "node.active"]);
 }
 
 #[test]
@@ -268,7 +279,7 @@ impl Cluster {
         let events = seen.iter().flat_map(|seen| {
             seen.changes
                 .iter()
-                .map(|change| format!("{} {}", seen.record.name, change.kind.event()))
+                .map(|change| format!("{} {}", seen.record.name, change.kind))
         });
         let events = events.collect();
         self.0
@@ -282,11 +293,11 @@ fn the_first_look_is_baseline_and_later_nodes_are_added() {
     let mut cluster = Cluster(BTreeMap::new());
     assert_eq!(
         cluster.confirm_absence(true, &["a IDLE", "b DOWN"]),
-        ["a baseline", "b baseline"]
+        ["a node.baseline", "b node.baseline"]
     );
     assert_eq!(
         cluster.confirm_absence(false, &["a IDLE", "b DOWN", "c IDLE"]),
-        ["c added"]
+        ["c node.added"]
     );
     // Hidden while it was powered down.
     assert_eq!(
@@ -294,7 +305,7 @@ fn the_first_look_is_baseline_and_later_nodes_are_added() {
             false,
             &["a IDLE", "b DOWN", "c IDLE", "d MIXED+CLOUD+POWERING_UP"]
         ),
-        ["d provisioning"]
+        ["d node.provisioning"]
     );
 }
 
@@ -321,7 +332,7 @@ fn a_node_is_removed_after_two_answers_without_it() {
     }
     assert_eq!(
         cluster.confirm_absence(false, &["a IDLE", "b IDLE"]),
-        ["c removed"]
+        ["c node.removed"]
     );
     assert!(
         cluster
@@ -330,7 +341,7 @@ fn a_node_is_removed_after_two_answers_without_it() {
     );
     assert_eq!(
         cluster.confirm_absence(false, &["a IDLE", "b IDLE", "c IDLE"]),
-        ["c added"]
+        ["c node.added"]
     );
     assert_eq!(cluster.0["c"].n, 3, "numbers go on, or ids would repeat");
 }
@@ -344,7 +355,7 @@ fn a_shrunken_answer_needs_more_confirmations() {
     }
     assert_eq!(
         cluster.confirm_absence(false, &["a IDLE"]),
-        ["b removed", "c removed"]
+        ["b node.removed", "c node.removed"]
     );
 }
 
@@ -359,7 +370,7 @@ fn a_cloud_node_that_vanishes_is_switched_off_not_removed() {
     );
     assert_eq!(
         cluster.confirm_absence(false, &["a IDLE", "b IDLE"]),
-        ["c terminated"]
+        ["c node.terminated"]
     );
     assert!(
         cluster
@@ -368,7 +379,7 @@ fn a_cloud_node_that_vanishes_is_switched_off_not_removed() {
     );
     assert_eq!(
         cluster.confirm_absence(false, &["a IDLE", "b IDLE", "c MIXED+CLOUD+POWERING_UP"]),
-        ["c provisioning"]
+        ["c node.provisioning"]
     );
 }
 

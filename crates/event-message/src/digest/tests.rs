@@ -1,5 +1,6 @@
 use event_filter::{Filter, TypePattern, sample};
 use mesh_events::proto::mesh::cost::v1::Money;
+use mesh_events::proto::mesh::event::v1::Identity;
 use mesh_events::proto::mesh::job::v1::{ExitCode, JobEvent};
 use proptest::prelude::*;
 
@@ -227,6 +228,33 @@ fn an_array_whose_list_was_cut_is_told_after_a_while() {
         (DigestReason::Progress, false, 1)
     );
     assert_eq!(digest.due(&DigestSchedule::MESSAGES), None, "nothing new");
+}
+
+/// As messages about single jobs do. Later events without an identity do not take the name away.
+#[test]
+fn a_digest_names_the_person() {
+    let end = |n, identity: Option<Identity>| {
+        let mut event = task(EventType::JobFailed, Some(n), 0, 1);
+        event.owner.as_mut().unwrap().identity = identity;
+        event
+    };
+    let named = |name: &str| Identity {
+        name: name.into(),
+        ..Identity::default()
+    };
+    let sentence = |first: Option<Identity>| {
+        let mut digest = Digest::default();
+        let events = [(1, end(0, first)), (2, end(1, None))];
+        let sent = run(&mut digest, &events, 100_000);
+        let last = shown(sent.last().unwrap());
+        last.lines().nth(1).unwrap().to_owned()
+    };
+    let told = sentence(Some(named("Alice Adams")));
+    assert!(told.contains(" of Alice Adams (alice) in "), "{told}");
+    for unnamed in [None, Some(named(""))] {
+        let told = sentence(unnamed);
+        assert!(told.contains(" of alice in "), "{told}");
+    }
 }
 
 #[test]

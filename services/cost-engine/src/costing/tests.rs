@@ -1,6 +1,7 @@
 use pbjson_types::Timestamp;
 
 use super::*;
+use crate::domain::Class;
 
 const BILLING: &str = "name = \"b\"\nversion = \"1\"\ncurrency = \"USD\"\nmode = \"billing\"\n\
     [[billing]]\nprice = \"0.04\"\nto = 1970-01-02\n[[billing]]\nprice = \"0.08\"\nfrom = 1970-01-02\n";

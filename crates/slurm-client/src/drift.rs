@@ -149,7 +149,7 @@ impl Drift {
         })
     }
 
-    /// One form for each field. A record that was stored in between has no names of fields, and was told before.
+    /// One form for each field. A record that was stored in between has no names of fields; its forms were noted when it was parsed.
     fn of_values(
         source: &'static str,
         of: &'static str,
@@ -293,7 +293,7 @@ mod tests {
     #[test]
     fn a_rejected_record_names_the_field_and_shows_its_shape() {
         let text = "JobId=7 JobName=secret UserId=alice(20001) GroupId=x(1) JobState=RUNNING SubmitTime=2026-11-20T20:52:06";
-        let told = |text: &str| {
+        let text_of = |text: &str| {
             let parsed = parse::jobs(text, &HashMap::new());
             Drift::of_job_record(&parsed.unclear[0].1).unwrap().text()
         };
@@ -308,21 +308,25 @@ mod tests {
         let starts = "; it starts (letters as x, digits as 0): ";
         let cases = [
             (
-                told(&text.replace("JobName=", "Name=")),
+                text_of(&text.replace("JobName=", "Name=")),
                 NO_NAME,
                 ": x=0 x=x x=x(0) x=x(0) x=x x=0-0-0x0:0:0",
             ),
             (
-                told(&text.replace("alice(20001)", "alice")),
+                text_of(&text.replace("alice(20001)", "alice")),
                 NO_OWNER,
                 ": x",
             ),
             (
-                told(&text.replace("2026-11-20T", "day 5 of alice ")),
+                text_of(&text.replace("2026-11-20T", "day 5 of alice ")),
                 NO_SUBMIT,
                 ": x 0 x x 0:0:0",
             ),
-            (told(&text.replace(" JobState=RUNNING", "")), NO_STATE, ""),
+            (
+                text_of(&text.replace(" JobState=RUNNING", "")),
+                NO_STATE,
+                "",
+            ),
             (
                 of_json("job_id", serde_json::json!("seven")),
                 NO_ID,
@@ -334,12 +338,12 @@ mod tests {
                 ": {\"x\":0}",
             ),
         ];
-        for (told, problem, shape) in cases {
-            assert!(told.contains(problem) && told.ends_with(shape), "{told}");
-            assert_eq!(told.contains(starts), !shape.is_empty(), "{told}");
+        for (shown, problem, shape) in cases {
+            assert!(shown.contains(problem) && shown.ends_with(shape), "{shown}");
+            assert_eq!(shown.contains(starts), !shape.is_empty(), "{shown}");
             assert!(
-                !told.contains("alice") && !told.contains("secret"),
-                "{told}"
+                !shown.contains("alice") && !shown.contains("secret"),
+                "{shown}"
             );
         }
     }

@@ -249,11 +249,11 @@ fn a_digest_names_the_person() {
         let last = shown(sent.last().unwrap());
         last.lines().nth(1).unwrap().to_owned()
     };
-    let told = sentence(Some(named("Alice Adams")));
-    assert!(told.contains(" of Alice Adams (alice) in "), "{told}");
+    let text = sentence(Some(named("Alice Adams")));
+    assert!(text.contains(" of Alice Adams (alice) in "), "{text}");
     for unnamed in [None, Some(named(""))] {
-        let told = sentence(unnamed);
-        assert!(told.contains(" of alice in "), "{told}");
+        let text = sentence(unnamed);
+        assert!(text.contains(" of alice in "), "{text}");
     }
 }
 

@@ -251,7 +251,6 @@ mod tests {
             display_id: "56789".into(),
             class: Class::NotCompleted,
             currency: "EUR".into(),
-            is_priced: true,
             current: Micros(3_000_000),
             price_book: "site 1 #00".into(),
             started: 0,

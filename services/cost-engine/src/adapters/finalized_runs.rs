@@ -30,9 +30,7 @@ pub struct FinalizedRun {
     pub class: Class,
     /// Currency.
     pub currency: String,
-    /// False for a run without a price.
-    pub is_priced: bool,
-    /// Cost after all adjustments. Zero without a price.
+    /// Cost after all adjustments.
     pub current: Micros,
     /// Label of the price book.
     pub price_book: String,
@@ -134,9 +132,8 @@ impl FinalizedRuns {
             return Ok(None);
         }
         const ACTION: &str = "read runs of a period";
-        let sql =
-            finalized().push(" FROM costs WHERE current_micros IS NOT NULL AND kind = 'finalized'");
-        let mut sql = overlapping(filtered(sql, &self.filter), self.slice);
+        let sql = priced(finalized().push(" FROM costs"), &self.filter);
+        let mut sql = overlapping(sql, self.slice);
         if let Some((cluster, run)) = &self.last {
             let key = [cluster.into(), run.into()];
             sql = sql.push(" AND (cluster, run) > (").list(key).push(")");
@@ -186,6 +183,11 @@ pub(super) fn finalized() -> Sql {
         "SELECT cluster, run, display_id, user_name, account, partition_name, qos, tags, class, currency, current_micros,
                 charged_seconds, price_book, at, lost, unused_micros",
     )
+}
+
+pub(super) fn priced(sql: Sql, filter: &Filter) -> Sql {
+    let sql = sql.push(" WHERE current_micros IS NOT NULL AND kind = 'finalized'");
+    filtered(sql, filter)
 }
 
 /// Most runs whose histories are read by one query.
@@ -240,7 +242,6 @@ pub(super) async fn read_runs(
 
 fn read_finalized_run(row: &Row, history: RunHistory) -> Result<FinalizedRun, sqlx::Error> {
     let (ended, seconds): (i64, i64) = (row.get("at")?, row.get("charged_seconds")?);
-    let current: Option<i64> = row.get("current_micros")?;
     Ok(FinalizedRun {
         keys: RunKeys {
             cluster: row.get("cluster")?,
@@ -254,8 +255,7 @@ fn read_finalized_run(row: &Row, history: RunHistory) -> Result<FinalizedRun, sq
         display_id: row.get("display_id")?,
         class: Class::of_final(&row.get::<String>("class")?),
         currency: row.get("currency")?,
-        is_priced: current.is_some(),
-        current: Micros(current.unwrap_or_default()),
+        current: Micros(row.get("current_micros")?),
         price_book: row.get("price_book")?,
         started: ended - seconds,
         ended,

@@ -8,7 +8,7 @@ use mesh_db::pool::{Access, Transaction as Snapshot};
 use mesh_db::sql::{Row, Sql};
 
 use super::Store;
-use super::finalized_runs::{FinalizedRun, finalized, overlapping, read_runs};
+use super::finalized_runs::{FinalizedRun, finalized, overlapping, priced, read_runs};
 use super::queries::{
     CostGroup, CostSum, Filter, OpenRun, filtered, read_open_runs, read_sum, sums,
 };
@@ -112,9 +112,8 @@ pub(super) async fn read_cut_runs(
     // The slice in which a run ended, so that each run is compared with one bound. After the last one comes the rest of time.
     let ends = [slices, &[(*to, i64::MAX)]].concat();
     let sql = of_slices(finalized().push(" FROM "), &ends)
-        .push(" JOIN costs ON costs.at > s.column1 AND costs.at <= s.column2 AND costs.at - charged_seconds < s.column1")
-        .push(" WHERE kind = 'finalized'");
-    let sql = overlapping(filtered(sql, filter), (*from, *to)).push(" ORDER BY cluster, run");
+        .push(" JOIN costs ON costs.at > s.column1 AND costs.at <= s.column2 AND costs.at - charged_seconds < s.column1");
+    let sql = overlapping(priced(sql, filter), (*from, *to)).push(" ORDER BY cluster, run");
     read_runs(snapshot, sql).await
 }
 
@@ -178,14 +177,11 @@ impl PriceBooks {
         Ok(book)
     }
 
-    /// Cost over time of a run that has ended. `None` without a price, and if its price book or its history is not stored.
+    /// Cost over time of a run that has ended. `None` if its price book or its history is not stored.
     ///
     /// # Errors
     /// As [`PriceBooks::get`].
     pub async fn curve(&mut self, run: &FinalizedRun) -> Result<Option<CostCurve>, Error> {
-        if !run.is_priced {
-            return Ok(None);
-        }
         let book = self.get(&run.price_book).await?;
         Ok(book.and_then(|book| run.curve(&book)))
     }

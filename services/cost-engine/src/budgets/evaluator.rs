@@ -226,7 +226,7 @@ impl BudgetEvaluator {
                 cut_runs.insert((run.keys.cluster.clone(), run.run.clone()));
                 let part = self.curves.part(&mut books, run, *interval).await?;
                 let amounts = Amounts {
-                    settled: RunsCost::of(part),
+                    settled: RunsCost::of(Some(part)),
                     ..Amounts::default()
                 };
                 add(&run.keys, amounts);

@@ -95,16 +95,13 @@ impl CostCurves {
         })
     }
 
-    /// The part of an ended run in a period. `None` without a price.
+    /// The part of an ended run in a period.
     pub async fn part(
         &mut self,
         books: &mut PriceBooks,
         run: &FinalizedRun,
         period: Interval,
-    ) -> Result<Option<Micros>, Error> {
-        if !run.is_priced {
-            return Ok(None);
-        }
+    ) -> Result<Micros, Error> {
         let id = (run.keys.cluster.clone(), run.run.clone());
         let known = self.cut.get(&id);
         if known.is_none_or(|(current, _)| *current != run.current) {
@@ -113,7 +110,7 @@ impl CostCurves {
         }
         let curve = self.cut.get(&id).and_then(|(_, curve)| curve.as_ref());
         // An amount beyond 64 bits has no final cost.
-        Ok(Some(run.part(curve, period).unwrap_or_default()))
+        Ok(run.part(curve, period).unwrap_or_default())
     }
 
     /// Removes ended runs that no period cuts any more.

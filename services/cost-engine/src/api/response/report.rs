@@ -114,7 +114,6 @@ pub(crate) fn sliced(
             let slice = period.bounds();
             let cost = run.part(curve.as_ref(), slice)?;
             let unused = run.unused_part(curve.as_ref(), slice)?;
-            let cost = run.is_priced.then_some(cost);
             rows.add_cut(run, &period.name, (cost, unused), run.seconds(slice));
         }
     }
@@ -190,7 +189,7 @@ impl<'a> Rows<'a> {
         &mut self,
         run: &FinalizedRun,
         month: &str,
-        (cost, unused): (Option<Micros>, Micros),
+        (cost, unused): (Micros, Micros),
         seconds: u64,
     ) {
         let key = run.keys.of(self.by, &run.display_id).unwrap_or(month);
@@ -199,10 +198,10 @@ impl<'a> Rows<'a> {
         *match run.class {
             Class::Completed => &mut row.completed_micros,
             Class::NotCompleted | Class::Open => &mut row.not_completed_micros,
-        } += RunsCost::of(cost);
+        } += RunsCost::of(Some(cost));
         row.unused_micros = row.unused_micros + unused;
         for kind in LOST_KINDS.into_iter().filter(|kind| *kind == run.lost) {
-            row.add_lost(kind, cost.unwrap_or_default());
+            row.add_lost(kind, cost);
         }
     }
 

@@ -214,7 +214,7 @@ impl Client {
                 format!("look up {host}: no answer from {by} within {timeout}; no request was sent")
             }
             (None, proxy) => {
-                let by = proxy.map_or_else(String::new, |proxy| format!(" by the proxy {proxy}"));
+                let by = proxy.map_or("", |_| " by the site's proxy");
                 format!(
                     "no answer within {timeout} from {host}{by}; it should respond before it processes the event"
                 )

@@ -96,23 +96,26 @@ impl Failure {
         }
     }
 
+    /// The owner of an endpoint, who reads the error, need not know the hosts of the site. The operator finds the proxy in the log.
     fn of_proxy(proxy: &Proxy, host: &str, reason: &str, innermost: &str, section: &str) -> Self {
         let error = match reason {
-            NOT_CONNECTED => format!("connect to the proxy {proxy}: {innermost}"),
+            NOT_CONNECTED => "connect to the site's proxy: it does not answer".to_owned(),
             "proxy authorization required" => return Self::of_credentials(proxy, section),
             "unsuccessful" => format!(
-                "the proxy {proxy} refused the connection to {host}, or cannot reach it; see its log"
+                "the site's proxy refused the connection to {host}, or cannot reach it; see its log"
             ),
-            _ => format!("the proxy {proxy} broke the connection: {innermost}"),
+            _ => format!("the site's proxy broke the connection to {host}"),
         };
+        tracing::warn!(%proxy, error = innermost, "{error}");
         Self::new(FailureKind::Proxy, error)
     }
 
     /// The proxy answered 407.
     pub(super) fn of_credentials(proxy: &Proxy, section: &str) -> Self {
         let error = format!(
-            "the proxy {proxy} rejected the credentials (407): the operator sets {section}.proxy.credentials_file"
+            "the site's proxy rejected the credentials (407): the operator sets {section}.proxy.credentials_file"
         );
+        tracing::warn!(%proxy, "{error}");
         Self::new(FailureKind::Proxy, error)
     }
 }

@@ -31,6 +31,10 @@ const PORT_ATTEMPTS: u32 = 5;
 const HEALTH_INTERVAL: Duration = Duration::from_secs(2);
 /// A server that does not store is restarted only if this many bytes fit on its disk.
 const ROOM: usize = 1 << 20;
+/// A server with room that reports another problem is restarted after so many checks in a row. It may end the problem by itself.
+const UNHEALTHY_CHECKS: u32 = 3;
+/// As many after restarts that did not help: ten minutes.
+const MAX_UNHEALTHY_CHECKS: u32 = 300;
 /// How long the server may take to open its streams.
 const START_PATIENCE: Duration = Duration::from_secs(60);
 
@@ -273,6 +277,7 @@ impl Supervised {
     /// new passwords.
     async fn run(self, mut child: Child) -> Result<(), Error> {
         let mut pause = Duration::ZERO;
+        let mut needed = UNHEALTHY_CHECKS;
         loop {
             let started = tokio::time::Instant::now();
             tokio::select! {
@@ -285,7 +290,9 @@ impl Supervised {
                     Err(error) => tracing::error!(%error, "wait for nats-server"),
                 },
                 // Without a restart, the server refuses even after its disk has room again.
-                problem = self.stores_nothing() => {
+                problem = self.stores_nothing(&mut needed) => {
+                    // Other streams may work, and are interrupted.
+                    needed = (needed * 2).min(MAX_UNHEALTHY_CHECKS);
                     tracing::error!(problem, "nats-server stores nothing, restarting it");
                     end(&mut child, &self.files).await;
                 }
@@ -314,8 +321,10 @@ impl Supervised {
         }
     }
 
-    /// Returns when the server does not store but would after a restart.
-    async fn stores_nothing(&self) -> String {
+    /// Returns when the server does not store but may after a restart: if it has met a write error and there is room again, or if it has
+    /// had a problem for `needed` checks in a row.
+    async fn stores_nothing(&self, needed: &mut u32) -> String {
+        let mut in_a_row = 0;
         loop {
             tokio::time::sleep(HEALTH_INTERVAL).await;
             // An unresponsive server is reported by all connected services.
@@ -324,19 +333,26 @@ impl Supervised {
             };
             let Some(problem) = problem else {
                 self.stores.ok();
+                (in_a_row, *needed) = (0, UNHEALTHY_CHECKS);
                 continue;
             };
             let room = has_room(&self.files.store).await;
+            in_a_row = if room.is_ok() { in_a_row + 1 } else { 0 };
+            let is_due = room.is_ok() && (problem.contains("write error") || in_a_row >= *needed);
             match &room {
-                Ok(()) => self.stores.fail(format!(
+                Ok(()) if is_due => self.stores.fail(format!(
                     "nats-server stores nothing: {problem}; it is restarted"
+                )),
+                Ok(()) => self.stores.fail(format!(
+                    "nats-server stores nothing: {problem}; if that does not end, it is restarted in {} s",
+                    (*needed - in_a_row) * HEALTH_INTERVAL.as_secs() as u32
                 )),
                 Err(error) => self.stores.fail(format!(
                     "nats-server stores nothing: {problem}; free space on the disk of {} ({error}), then it is restarted automatically",
                     self.files.store.display()
                 )),
             }
-            if room.is_ok() && problem.contains("write error") {
+            if is_due {
                 return problem;
             }
         }
@@ -366,6 +382,8 @@ async fn has_room(folder: &Path) -> std::io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use futures_util::StreamExt as _;
+
     use super::*;
 
     #[test]
@@ -377,6 +395,66 @@ mod tests {
         let _other = TcpListener::bind((Ipv4Addr::LOCALHOST, stored_port)).unwrap();
         assert_ne!(choose_port(&data, None).unwrap(), stored_port);
         assert!(choose_port(&data, Some(stored_port)).is_err(), "asked for");
+    }
+
+    /// In an account that is not the system's, a client can answer in the server's place.
+    #[tokio::test]
+    async fn a_server_with_any_problem_that_does_not_end_is_restarted() {
+        let nats = mesh_testkit::NatsServer::start().await;
+        let folder = tempfile::tempdir().unwrap();
+        let data = DataDir::prepare(folder.path()).unwrap();
+        let files = Files::of(&data);
+        fs::create_dir_all(&files.store).unwrap();
+        let config = mesh_bus::Config {
+            url: nats.url(),
+            provision: false,
+            ..mesh_bus::Config::default()
+        };
+        let health = mesh_runtime::Health::default();
+        let supervised = Supervised {
+            program: PathBuf::new(),
+            files,
+            port: 0,
+            system: Bus::connect(&config, SYSTEM).await.unwrap(),
+            stores: health.condition("nats"),
+            stop: CancellationToken::new(),
+            shutdown: CancellationToken::new(),
+        };
+        let client = async_nats::connect(nats.url()).await.unwrap();
+        let mut requests = client
+            .subscribe("$SYS.REQ.SERVER.PING.HEALTHZ")
+            .await
+            .unwrap();
+        client.flush().await.unwrap();
+        let mut needed = 2;
+        let checks = supervised.stores_nothing(&mut needed);
+        let answers = async {
+            let answer = r#"{"data":{"status":"unavailable","error":"JetStream not enabled"}}"#;
+            let healthy = r#"{"data":{"status":"ok"}}"#;
+            // It recovers once, and counts anew, up to the first number of checks.
+            for (text, expected) in [
+                (answer, "it is restarted in 2 s"),
+                (healthy, ""),
+                (answer, "it is restarted in 4 s"),
+                (answer, "it is restarted in 2 s"),
+                (answer, "it is restarted"),
+            ] {
+                let request = requests.next().await.unwrap();
+                let reply = request.reply.unwrap();
+                client.publish(reply, text.into()).await.unwrap();
+                mesh_testkit::wait_until(expected, START_PATIENCE, async || {
+                    let problems = health.problems();
+                    let problem = problems.get("nats").map_or("", String::as_str);
+                    problem.ends_with(expected) && problem.is_empty() == expected.is_empty()
+                })
+                .await;
+            }
+        };
+        let (problem, ()) =
+            tokio::time::timeout(START_PATIENCE, async { tokio::join!(checks, answers) })
+                .await
+                .unwrap();
+        assert_eq!(problem, "JetStream not enabled");
     }
 
     #[test]

@@ -17,6 +17,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpSocket, TcpStream};
 
 use crate::support::{DEADLINE, Server};
+use crate::tls::{issue, trusting};
 
 const TOKEN: &str = "a token of enough characters";
 const CONFIG: &str = "MESH_TEST_CONNECTIONS_API";
@@ -108,7 +109,11 @@ async fn serves() {
     let api = std::env::var(CONFIG).unwrap_or_default();
     let ip = std::env::var(IP).unwrap_or_else(|_| "127.0.0.1".to_owned());
     let api = format!("token_file = {file:?}\n{api}");
-    let server = Server::start_on(&ip, &api, "", routes).await;
+    let scheme = match api.contains("cert_file") {
+        true => "https",
+        false => "http",
+    };
+    let server = Server::start_at(scheme, &ip, &api, "", routes).await;
     println!(
         "serving {} {} ",
         server.address(),
@@ -173,6 +178,57 @@ async fn idle_and_slow_clients_without_a_token_leave_descriptors_for_commands_an
     let http = reqwest::Client::builder().no_proxy().build().unwrap();
     let url = format!("http://{}/livez", server.address);
     wait_until("TCP answers", DEADLINE, async || {
+        let answer = http.get(&url).send().await;
+        answer.is_ok_and(|answer| answer.status() == 200)
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn half_a_tls_handshake_is_counted_and_ends_in_its_time() {
+    /// The head of a ClientHello of 512 bytes, of which nothing follows.
+    const BEGIN: &[u8] = b"\x16\x03\x01\x02\x00\x01\x00\x01";
+    install_crypto_provider();
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let (cert, key) = (at("api.pem"), at("api.key"));
+    let certificate = issue(&cert, &key);
+    let tls = format!("cert_file = {cert:?}\nkey_file = {key:?}\n");
+    let begun = async |server: &Limited, client: u8| {
+        let mut stream = server.connect([127, 0, 0, client]).await;
+        // Connections beyond a limit are closed at once.
+        drop(stream.write_all(BEGIN).await);
+        stream
+    };
+
+    let few = format!("{tls}max_connections_per_client = 4\nheader_timeout = '6s'");
+    let server = Limited::start(&few);
+    let mut held = Vec::new();
+    for _ in 0..4 {
+        held.push(begun(&server, 1).await);
+    }
+    let waited = closed(begun(&server, 1).await).await;
+    assert!(waited < Duration::from_secs(4), "the fifth: {waited:?}");
+    let other = begun(&server, 2).await;
+    let ends = join_all(held.into_iter().chain([other]).map(closed)).await;
+    let early = ends.iter().filter(|end| **end < Duration::from_secs(1));
+    assert_eq!(early.count(), 0, "{ends:?}");
+    drop(server);
+
+    let server = Limited::start(&tls);
+    let mut held = Vec::new();
+    for client in 0..520_u32 {
+        held.push(begun(&server, 1 + (client % 5) as u8).await);
+    }
+    let answer = server.run_over_unix();
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    assert!(answer.trim_end().ends_with("ran"), "{answer}");
+    join_all(held.into_iter().map(closed)).await;
+    let (http, url) = (
+        trusting(&certificate),
+        format!("https://{}/livez", server.address),
+    );
+    wait_until("TLS answers", DEADLINE, async || {
         let answer = http.get(&url).send().await;
         answer.is_ok_and(|answer| answer.status() == 200)
     })

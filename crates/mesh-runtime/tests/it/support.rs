@@ -47,7 +47,8 @@ impl Server {
         Self::start_at("http", ip, api, map, routes).await
     }
 
-    async fn start_at(scheme: &str, ip: &str, api: &str, map: &str, routes: Router) -> Self {
+    /// Over http or https.
+    pub async fn start_at(scheme: &str, ip: &str, api: &str, map: &str, routes: Router) -> Self {
         install_crypto_provider();
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("identity.toml"), map).unwrap();

@@ -10,7 +10,7 @@ use crate::support::{DEADLINE, Server};
 const TOKEN: &str = "a token of enough characters";
 
 /// Writes a new certificate of its own authority with its key, and returns it.
-fn issue(cert: &Path, key: &Path) -> String {
+pub(crate) fn issue(cert: &Path, key: &Path) -> String {
     let pair = KeyPair::generate().unwrap();
     let params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
     let certificate = params.self_signed(&pair).unwrap().pem();
@@ -19,7 +19,7 @@ fn issue(cert: &Path, key: &Path) -> String {
     certificate
 }
 
-fn trusting(certificate: &str) -> reqwest::Client {
+pub(crate) fn trusting(certificate: &str) -> reqwest::Client {
     let root = reqwest::Certificate::from_pem(certificate.as_bytes()).unwrap();
     reqwest::Client::builder()
         .tls_certs_only([root])

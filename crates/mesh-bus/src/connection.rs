@@ -11,6 +11,7 @@ use mesh_events::catalogue;
 use tokio::sync::{Mutex, Semaphore};
 use tokio_util::sync::CancellationToken;
 
+use crate::removals::Removals;
 use crate::repair::Consumers;
 use crate::state::FormerStates;
 use crate::status::Status;
@@ -37,6 +38,7 @@ pub struct Bus {
     declared: Arc<Mutex<Option<(Instant, u64)>>>,
     pub(crate) declaring: Arc<Semaphore>,
     pub(crate) consumers: Arc<Consumers>,
+    pub(crate) removals: Arc<Removals>,
     pub(crate) status: Arc<Status>,
     pub(crate) former: Arc<FormerStates>,
 }
@@ -101,6 +103,7 @@ impl Bus {
             declared: Arc::default(),
             declaring: Arc::new(Semaphore::new(MAX_CONCURRENT_DECLARATIONS)),
             consumers: Arc::default(),
+            removals: Arc::default(),
             former: Arc::default(),
             status,
         })

@@ -38,6 +38,7 @@ mod probe;
 mod provision;
 mod publish;
 mod redeclare;
+mod removals;
 mod repair;
 mod retry;
 mod snapshot;

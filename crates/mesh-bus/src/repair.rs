@@ -21,7 +21,7 @@ use crate::provision::consumer_config;
 use crate::{Bus, Error, metrics};
 
 /// Interval of comparisons.
-const CHECK_INTERVAL: Duration = Duration::from_secs(60);
+pub(crate) const CHECK_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Stream and durable name.
 type Key = (String, String);
@@ -104,6 +104,8 @@ impl Bus {
             self.report_repair(stream, name, change, verified);
         }
         self.remember(stream, name, &consumer, verified);
+        self.note_backlog(stream, name, consumer.cached_info())
+            .await;
         Ok(consumer)
     }
 
@@ -334,7 +336,8 @@ fn difference(expected: &pull::Config, found: &Info, verified: Option<Verified>)
     }
 }
 
-fn filters(config: &Config) -> Vec<&str> {
+/// The subjects that a consumer gets; none for all.
+pub(crate) fn filters(config: &Config) -> Vec<&str> {
     let one = Some(config.filter_subject.as_str()).filter(|one| !one.is_empty());
     let many = config.filter_subjects.iter().map(String::as_str);
     let mut filters: Vec<&str> = one.into_iter().chain(many).collect();

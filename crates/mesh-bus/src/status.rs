@@ -118,6 +118,11 @@ impl Status {
     }
 
     pub(crate) fn repaired(&self, message: String) {
+        self.lost(format!("{message}; repaired"));
+    }
+
+    /// Records what cannot be repaired.
+    pub(crate) fn lost(&self, message: String) {
         let now = Utc::now();
         let mut inner = self.lock();
         inner.repairs.retain(|(at, _)| now - *at < REPAIR_AGE);
@@ -174,7 +179,7 @@ impl Bus {
         self.status.lock().failed.clear();
     }
 
-    /// Streams, buckets and consumers that were found changed or deleted within the last hour, and repaired.
+    /// Streams, buckets and consumers that were found changed or deleted within the last hour, and repaired; messages that were found removed.
     pub fn repairs(&self) -> Vec<String> {
         let now = Utc::now();
         let repairs = &self.status.lock().repairs;
@@ -182,7 +187,7 @@ impl Bus {
         recent
             .map(|(at, message)| {
                 let at = at.to_rfc3339_opts(SecondsFormat::Secs, true);
-                format!("{at} {message}; repaired")
+                format!("{at} {message}")
             })
             .collect()
     }

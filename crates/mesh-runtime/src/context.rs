@@ -84,13 +84,12 @@ impl Context {
             let (bus, shutdown) = (bus.clone(), self.shutdown.clone());
             tokio::spawn(async move {
                 while !shutdown.is_cancelled() {
-                    let restored = bus.connected().then(|| bus.redeclare_missing());
-                    if let Some(restored) = restored
-                        && let Err(error) = restored.await
+                    if bus.connected()
+                        && let Err(error) = look_after_streams(&bus).await
                     {
                         tracing::debug!(
                             error = crate::error_chain(&error),
-                            "look up missing streams"
+                            "look up missing streams and messages"
                         );
                     }
                     tokio::select! {
@@ -163,6 +162,12 @@ impl Context {
     pub fn relative(&self, path: &Path) -> PathBuf {
         self.config.relative(path)
     }
+}
+
+/// Declares missing streams again, and reports messages that were removed.
+async fn look_after_streams(bus: &mesh_bus::Bus) -> Result<(), mesh_bus::Error> {
+    bus.redeclare_missing().await?;
+    Box::pin(bus.note_removals()).await
 }
 
 #[cfg(test)]

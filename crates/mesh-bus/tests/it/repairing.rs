@@ -5,10 +5,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_nats::jetstream;
-use async_nats::jetstream::consumer::PullConsumer;
+use async_nats::jetstream::consumer::{PullConsumer, pull};
+use futures_util::StreamExt as _;
 use mesh_bus::{Bus, Disposition, Handler, Message};
-use mesh_events::EventType::JobStarted;
-use mesh_events::catalogue::SLURM_EVENTS;
+use mesh_events::EventType::{JobHeld, JobStarted};
+use mesh_events::catalogue::{MESH_DEAD, MESH_HOOKS, MESH_IN, SLURM_EVENTS};
 use mesh_testkit::fixtures::{job, job_event};
 use mesh_testkit::{NatsServer, wait_until};
 use serde_json::json;
@@ -186,4 +187,124 @@ async fn a_consumer_that_is_gone_is_recreated_and_one_that_cannot_be_deleted_is_
         .await
         .unwrap();
     assert!(created().await > before);
+}
+
+async fn send(context: &jetstream::Context, subject: &str, count: usize) {
+    for _ in 0..count {
+        let sent = context.publish(subject.to_owned(), "{}".into()).await;
+        sent.unwrap().await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_purge_is_noticed_in_every_stream_and_what_was_read_is_none() {
+    const HOOK: &str = "mesh.testbed.hook.EpilogSlurmctld";
+    let nats = NatsServer::start().await;
+    let bus = connect(&nats, "admin").await;
+    let context = jetstream::new(async_nats::connect(nats.url()).await.unwrap());
+    let hooks = context.get_stream(MESH_HOOKS).await.unwrap();
+    let config = pull::Config {
+        durable_name: Some("ingest-testbed".to_owned()),
+        filter_subject: HOOK.to_owned(),
+        ..Default::default()
+    };
+    let consumer = hooks.create_consumer(config).await.unwrap();
+    for subject in [HOOK, "mesh.testbed.in.ci", "mesh.dead.testbed"] {
+        send(&context, subject, 3).await;
+    }
+    bus.note_removals().await.unwrap();
+    let mut messages = consumer.messages().await.unwrap();
+    for _ in 0..2 {
+        let message = messages.next().await.unwrap().unwrap();
+        message.double_ack().await.unwrap();
+    }
+    drop(messages);
+    bus.note_removals().await.unwrap();
+    assert_eq!(bus.repairs(), Vec::<String>::new());
+    send(&context, HOOK, 4).await;
+    bus.note_removals().await.unwrap();
+    for stream in [MESH_HOOKS, MESH_IN, MESH_DEAD] {
+        context
+            .get_stream(stream)
+            .await
+            .unwrap()
+            .purge()
+            .await
+            .unwrap();
+    }
+    for _ in 0..2 {
+        bus.note_removals().await.unwrap();
+    }
+    let said = bus.repairs().join("\n");
+    for expected in [
+        "messages of MESH_HOOKS that ingest-testbed had not read were removed",
+        "stream MESH_IN was purged by another client: its messages before sequence 4 are lost",
+        "stream MESH_DEAD was purged by another client: its messages before sequence 4 are lost",
+    ] {
+        assert_eq!(said.matches(expected).count(), 1, "{expected}: {said}");
+    }
+    assert!(!said.contains("; repaired"), "{said}");
+    // Another process, which saw nothing of before.
+    let other = connect(&nats, "admin").await;
+    other.note_removals().await.unwrap();
+    let said = other.repairs().join("\n");
+    assert!(said.contains("stream MESH_IN was purged"), "{said}");
+}
+
+/// Changes the consumer of a reader, as a client with the reader's own rights can.
+async fn filter(context: &jetstream::Context, subject: &str) {
+    const NAME: &str = "webhook-dispatcher-0";
+    let consumer: PullConsumer = context
+        .get_consumer_from_stream(NAME, SLURM_EVENTS)
+        .await
+        .unwrap();
+    let mut config = consumer.cached_info().config.clone();
+    config.filter_subject = subject.to_owned();
+    let request = json!({"stream_name": SLURM_EVENTS, "action": "update", "config": config});
+    let subject = format!("CONSUMER.CREATE.{SLURM_EVENTS}.{NAME}.{subject}");
+    let answer: serde_json::Value = context.request(subject, &request).await.unwrap();
+    assert_eq!(
+        answer["config"]["filter_subject"], config.filter_subject,
+        "{answer}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reader_whose_consumer_was_changed_ends_before_what_it_lacks() {
+    let nats = NatsServer::start().await;
+    let bus = connect(&nats, "webhook-dispatcher").await;
+    let context = jetstream::new(async_nats::connect(nats.url()).await.unwrap());
+    let publish = async |kind, id: u32| bus.publish(&job_event(kind, job(id))).await.unwrap();
+    publish(JobStarted, 1).await;
+    let held = mesh_events::subject::of(&job_event(JobHeld, job(1))).unwrap();
+    for (first, wanted, left) in [
+        // One that is left out, and one that comes.
+        (2, held.as_str(), "between"),
+        (4, "slurm.nothing", "at the end"),
+    ] {
+        let messages = bus.messages_from(SLURM_EVENTS, u64::from(first) - 1).await;
+        let mut messages = Box::pin(messages.unwrap());
+        let batch = messages.next().await.unwrap();
+        assert_eq!(batch.len(), 1, "{left}");
+        filter(&context, wanted).await;
+        publish(JobStarted, first).await;
+        publish(JobHeld, first + 1).await;
+        let next = tokio::time::timeout(PATIENCE, messages.next()).await;
+        assert!(next.unwrap().is_none(), "{left}");
+        drop(messages);
+        let again = bus.messages_from(SLURM_EVENTS, u64::from(first)).await;
+        let mut again = Box::pin(again.unwrap());
+        let mut sequences = Vec::new();
+        while sequences.len() < 2 {
+            let batch = again.next().await.unwrap();
+            sequences.extend(batch.iter().map(|message| message.stream_sequence));
+        }
+        assert_eq!(
+            sequences,
+            [u64::from(first), u64::from(first) + 1],
+            "{left}"
+        );
+    }
+    let repairs = bus.repairs().join("\n");
+    assert!(repairs.contains("it was changed; repaired"), "{repairs}");
 }

@@ -3,7 +3,9 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy, PullConsumer, pull};
+use async_nats::jetstream::consumer::{
+    AckPolicy, DeliverPolicy, IntoConsumerConfig as _, PullConsumer, pull,
+};
 use async_nats::jetstream::stream::ConsumerCreateStrictErrorKind;
 use chrono::{DateTime, Utc};
 use futures_util::{Stream, StreamExt as _, future};
@@ -12,6 +14,7 @@ use mesh_events::catalogue::{DISPATCHER_CONSUMERS, dispatcher_consumers};
 use crate::consume::messages;
 use crate::direct::Next;
 use crate::metrics::{self, ConsumerMetrics};
+use crate::repair::{CHECK_INTERVAL, filters, is_absent};
 use crate::{BoxError, Bus, Error, Message};
 
 /// Messages per batch.
@@ -74,10 +77,15 @@ impl Bus {
         let messages = self.open_ephemeral(stream, config).await?;
         let consumer = ConsumerMetrics::of(stream, self.role());
         let mut expected = 1;
-        // A message that is lost on the way leaves a gap in the consumer's sequence: the server never sends it again.
+        let mut previous = None;
+        // A message that is lost on the way leaves a gap in the consumer's sequence: the server never sends it again. One in the stream's is
+        // a removed message, or one that a changed filter left out: a new consumer begins after the gap, or gets it.
         let contiguous = messages.take_while(move |message| {
-            let follows = message.consumer_sequence == expected;
+            let sequence = message.stream_sequence;
+            let follows = message.consumer_sequence == expected
+                && previous.is_none_or(|previous| previous + 1 == sequence);
             expected += 1;
+            previous = Some(sequence);
             future::ready(follows)
         });
         let batches = contiguous.ready_chunks(BATCH_SIZE);
@@ -120,6 +128,7 @@ impl Bus {
                 name: Some(name.clone()),
                 ..config.clone()
             };
+            let changed = self.clone().changed(stream.to_owned(), config.clone());
             let created = self
                 .jetstream
                 .create_consumer_strict_on_stream(config, stream);
@@ -137,6 +146,7 @@ impl Bus {
                 reader,
             };
             let messages = messages(consumer, BATCH_SIZE, self.declaring.clone()).await?;
+            let messages = messages.take_until(Box::pin(changed));
             return Ok(messages.inspect(move |_| {
                 let _held = &end;
             }));
@@ -144,6 +154,43 @@ impl Bus {
         Err(failed(
             format!("all {DISPATCHER_CONSUMERS} consumers of dispatchers are in use").into(),
         ))
+    }
+
+    /// Compares a consumer every minute with what was asked for. Returns once it is another one, which nobody but another client with the
+    /// same rights can have done.
+    async fn changed(self, stream: String, asked: pull::Config) {
+        let name = asked.name.clone().unwrap_or_default();
+        let asked = asked.into_consumer_config();
+        loop {
+            tokio::time::sleep(CHECK_INTERVAL).await;
+            let found: Result<PullConsumer, _> = self
+                .jetstream
+                .get_consumer_from_stream(&name, &stream)
+                .await;
+            let change = match &found {
+                Ok(found) => {
+                    let config = &found.cached_info().config;
+                    let is_same = filters(config) == filters(&asked)
+                        && config.metadata.get(READER) == asked.metadata.get(READER)
+                        && config.headers_only == asked.headers_only;
+                    (!is_same).then_some("it was changed")
+                }
+                Err(error) if is_absent(&error.kind()) => Some("it was deleted"),
+                // No answer.
+                Err(_) => None,
+            };
+            if let Some(change) = change {
+                metrics::repaired(&stream);
+                tracing::error!(
+                    stream,
+                    consumer = name,
+                    "consumer replaced: {change} by another client"
+                );
+                self.status
+                    .repaired(format!("consumer {name} of {stream}: {change}"));
+                return;
+            }
+        }
     }
 
     /// Messages that a stream has on these subjects from `first` on, in order: up to `max` of each subject, and none left out before the

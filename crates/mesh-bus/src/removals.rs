@@ -1,6 +1,6 @@
 //! Notices messages that were removed before their time, as a purge does. They cannot be restored, so the loss is logged and reported.
 //!
-//! NATS moves a consumer behind what was purged, as if it had read it. So each comparison remembers what the one before it saw.
+//! NATS moves a consumer behind what was purged, as if it had read it. So each comparison needs what the one before it saw.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -431,7 +431,7 @@ mod tests {
         let answers = async {
             let answer = r#"{"data":{"status":"unavailable","error":"JetStream not enabled"}}"#;
             let healthy = r#"{"data":{"status":"ok"}}"#;
-            // It recovers once, and counts anew, up to the first number of checks.
+            // It recovers once: the count starts again, up to the first number of checks.
             for (text, expected) in [
                 (answer, "it is restarted in 2 s"),
                 (healthy, ""),

@@ -1,7 +1,7 @@
 //! How much of `MESH_IN` a caller may use, by events and bytes per minute. A person also has a share of the whole stream, for as long as it
 //! keeps events: events that stay there for two weeks could else take all of it, slowly.
 //!
-//! Kept in memory: each process counts for itself, and anew after a restart.
+//! Kept in memory: each process counts for itself, from zero after a restart.
 
 use std::collections::HashMap;
 use std::num::NonZeroU32;

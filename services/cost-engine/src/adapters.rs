@@ -19,7 +19,7 @@ mod runs;
 mod slices;
 mod store;
 
-pub use audit_entries::AuditRow;
+pub(crate) use audit_entries::AUDIT_ENTRIES;
 pub use budgets::{BudgetFacts, BudgetState};
 pub use closed_periods::ClosedPeriod;
 pub use costs::{AdjustmentRow, CostRow, FinalCost};

@@ -13,7 +13,6 @@
 //! - `handlers`, [`adapters`] and `outbox`: job events in, one transaction, cost events out.
 //! - [`restore`]: the rows of a lost database from the published events.
 //! - [`budgets`]: what may be spent in a period, and `user.quota_*` events when that is nearly or fully used.
-//! - `audit_publisher`: audit entries about closed periods and changed budgets.
 //! - [`focus`]: costs in the format of cloud bills.
 //! - `node_costs`: cost of each node in a period, by category.
 //! - [`accrual`]: when `cost.accrued` of a running job is due, and publishes it.
@@ -24,7 +23,6 @@
 pub mod accrual;
 pub mod adapters;
 pub mod api;
-mod audit_publisher;
 pub mod budgets;
 mod config;
 pub mod costing;
@@ -48,6 +46,7 @@ mod vectors;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use mesh_bus::Bus;
 use mesh_db::Location;
@@ -64,7 +63,7 @@ pub use price_book::{PriceBook, PriceBookError};
 
 use accrual::handled::HandledMessages;
 use accrual::publisher::AccrualPublisher;
-use adapters::Store;
+use adapters::{AUDIT_ENTRIES, Store};
 use budgets::account_tree;
 use budgets::evaluator::{BudgetEvaluator, DailyFacts, Evaluation};
 use budgets::open_costs::CostCurves;
@@ -75,6 +74,9 @@ use handlers::JobEvents;
 use outbox::Outbox;
 use price_book_watcher::PriceBookWatcher;
 use spending::publisher::{ChangedUsers, SpendingPublisher};
+
+/// Poll interval of audit entries, without a notification.
+const AUDIT_POLL_INTERVAL: Duration = Duration::from_secs(30);
 
 /// A price book with every feature, as a template for a site's own.
 pub const EXAMPLE_PRICE_BOOK: &str = include_str!("../examples/price-book.toml");
@@ -304,7 +306,8 @@ impl CostEngine {
         }
         let outbox = Outbox::default();
         let publish = outbox.clone().run(&store, &bus, &shutdown);
-        let publish_audit = audit_publisher::run(&store, &bus, &audit_pending, &shutdown);
+        let notice = (&*audit_pending, AUDIT_POLL_INTERVAL);
+        let publish_audit = AUDIT_ENTRIES.run(&store.database, &bus, notice, &shutdown);
         let publish = async { tokio::join!(publish, publish_audit) };
         // One task for all of it, so that dropping this future stops everything.
         if let Some(mut follower) = prices {

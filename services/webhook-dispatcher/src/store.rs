@@ -42,7 +42,7 @@ use writer::Writer;
 /// The database. Cheap to clone.
 #[derive(Clone)]
 pub struct Store {
-    database: Database,
+    pub(crate) database: Database,
     lock: FileLock,
     writer: Writer,
     lookup: Lookup,

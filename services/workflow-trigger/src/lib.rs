@@ -11,7 +11,7 @@
 //! - `recovery`: after a loss of the database, what the audit has of it.
 //! - `scheduler`: fires rules at the instants of their schedules.
 //! - `driver`: drives runs with `slurm-submit`, each step stored before the next.
-//! - [`adapters`]: the database. `outbox`: audit entries out.
+//! - [`adapters`]: the database.
 //! - [`api`]: `/v1/triggers` and `/v1/trigger-runs`.
 //!
 //! Deliberately absent: how a job is submitted as its owner (`slurm-submit`), and the language of filters (`event-filter`).
@@ -24,7 +24,6 @@ mod driver;
 pub mod error;
 mod handlers;
 mod metrics;
-mod outbox;
 mod recovery;
 mod rules_watcher;
 mod scheduler;
@@ -43,6 +42,7 @@ use slurm_submit::Submitter;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
+use adapters::outbox::OUTBOX;
 use adapters::store::Store;
 use config::Config;
 use domain::index::Rules;
@@ -55,6 +55,9 @@ use scheduler::Scheduler;
 
 /// Interval of removing old runs.
 const EXPIRY_INTERVAL: Duration = Duration::from_secs(3_600);
+
+/// Poll interval of audit entries: the driver adds them without a notification.
+const AUDIT_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The workflow-trigger.
 pub struct WorkflowTriggerService;
@@ -282,7 +285,12 @@ impl WorkflowTrigger {
             Box::pin(driver.run(Backend::Bus, &shutdown)),
             driver.follow_approvers(&shutdown),
             driver.cancel_copies(&shutdown),
-            outbox::run(&store, &bus, &recorded, &shutdown),
+            OUTBOX.run(
+                &store.database,
+                &bus,
+                (&*recorded, AUDIT_POLL_INTERVAL),
+                &shutdown
+            ),
             watcher.run(),
             expire(&store, driver.config.retention, &shutdown),
             recovery.end(&bus, &shutdown),

@@ -17,7 +17,7 @@ use prost::Message as _;
 use tokio_util::sync::CancellationToken;
 
 use crate::WorkflowTriggerService;
-use crate::adapters::outbox::AUDIT_KIND;
+use crate::adapters::outbox::OUTBOX;
 use crate::adapters::store::Store;
 use crate::domain::firing::Firing;
 use crate::domain::recorded::Recorded;
@@ -183,7 +183,7 @@ async fn progress(bus: &Bus, stream: &str) -> Result<ConsumerProgress, Error> {
 
 async fn read_audit(bus: &Bus) -> Result<Recorded, Error> {
     let last = bus.stream_state(MESH_AUDIT).await?.last_sequence;
-    let subjects = [format!("mesh.*.audit.{AUDIT_KIND}")];
+    let subjects = [format!("mesh.*.audit.{}", OUTBOX.kind)];
     let mut recorded = Recorded::default();
     let mut next = 1;
     loop {

@@ -1,8 +1,9 @@
 //! Budgets that were made by the API.
 
+use audit_outbox::AuditRow;
 use mesh_db::sql::{Row, Sql};
 
-use super::{AuditRow, Store};
+use super::{AUDIT_ENTRIES, Store};
 use crate::error::Error;
 
 impl Store {
@@ -48,9 +49,9 @@ impl Store {
                 .push(" AND content = ")
                 .bind(known),
         };
-        let changed = self
-            .database
-            .change("store budget", sql, vec![audit.insertion()]);
+        let changed =
+            self.database
+                .change("store budget", sql, vec![AUDIT_ENTRIES.insertion(audit)]);
         Ok(changed.await?)
     }
 
@@ -84,9 +85,9 @@ impl Store {
             .bind(name)
             .push(" AND content = ")
             .bind(known);
-        let changed = self
-            .database
-            .change("remove budget", sql, vec![audit.insertion()]);
+        let changed =
+            self.database
+                .change("remove budget", sql, vec![AUDIT_ENTRIES.insertion(audit)]);
         Ok(changed.await?)
     }
 }

@@ -1,9 +1,10 @@
 //! Closed periods: reports that do not change any more.
 
+use audit_outbox::AuditRow;
 use mesh_db::pool::Conn;
 use mesh_db::sql::{Row, Sql};
 
-use super::{AuditRow, Store};
+use super::{AUDIT_ENTRIES, Store};
 use crate::error::Error;
 
 /// A closed period, without its report.
@@ -54,7 +55,10 @@ impl Store {
             if transaction.conn().execute(&sql).await? == 0 {
                 return Ok(false);
             }
-            transaction.conn().execute(&audit.insertion()).await?;
+            transaction
+                .conn()
+                .execute(&AUDIT_ENTRIES.insertion(audit))
+                .await?;
             Ok(true)
         };
         let stored = stored.await.map_err(Error::database("close period"))?;

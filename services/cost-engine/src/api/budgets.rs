@@ -3,21 +3,19 @@
 
 use std::sync::Arc;
 
+use audit_outbox::AuditRow;
 use axum::extract::rejection::JsonRejection;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::{Extension, Json};
 use chrono::{DateTime, Utc};
+use mesh_events::proto::mesh::audit::v1::BudgetChanged;
 use mesh_events::proto::mesh::audit::v1::audit_entry::Act;
-use mesh_events::proto::mesh::audit::v1::{AuditEntry, BudgetChanged};
-use mesh_events::timestamp;
 use mesh_runtime::api::{AuditedRead, Caller, Problem};
-use prost::Message as _;
 use serde::Serialize;
 
 use super::Api;
-use crate::adapters::AuditRow;
-use crate::audit_publisher::AUDIT_KIND;
+use crate::adapters::AUDIT_ENTRIES;
 use crate::budgets::evaluator::Evaluation;
 use crate::budgets::status::BudgetStatus;
 use crate::budgets::{Budget, Clusters, files};
@@ -283,25 +281,13 @@ fn audit_row(
     (name, content): (&str, &str),
     now: DateTime<Utc>,
 ) -> AuditRow {
-    let audit_id = uuid::Uuid::new_v4().to_string();
-    let entry = AuditEntry {
-        id: audit_id.clone(),
-        cluster: api.cluster.clone(),
-        kind: AUDIT_KIND.to_owned(),
-        at: Some(timestamp(now)),
-        service: "cost-engine".to_owned(),
-        act: Some(Act::Budget(BudgetChanged {
-            what: act.as_str().to_owned(),
-            budget: name.to_owned(),
-            content: content.to_owned(),
-            made_by: caller.name.clone(),
-        })),
-    };
-    AuditRow {
-        audit_id,
-        cluster: api.cluster.clone(),
-        body: entry.encode_to_vec(),
-    }
+    let act = Act::Budget(BudgetChanged {
+        what: act.as_str().to_owned(),
+        budget: name.to_owned(),
+        content: content.to_owned(),
+        made_by: caller.name.clone(),
+    });
+    AUDIT_ENTRIES.entry(&api.cluster, now, act)
 }
 
 /// A budget shows what its people spend.

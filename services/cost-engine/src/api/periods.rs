@@ -4,17 +4,16 @@ mod corrections;
 
 use std::collections::BTreeMap;
 
+use audit_outbox::AuditRow;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::{Extension, Json};
 use chrono::{DateTime, Utc};
 use chrono_tz::Tz;
+use mesh_events::proto::mesh::audit::v1::CostPeriodClosed;
 use mesh_events::proto::mesh::audit::v1::audit_entry::Act;
-use mesh_events::proto::mesh::audit::v1::{AuditEntry, CostPeriodClosed};
 use mesh_events::proto::mesh::job::v1::Job;
-use mesh_events::timestamp;
 use mesh_runtime::api::{AuditedRead, Caller, Problem};
-use prost::Message as _;
 use serde::Serialize;
 use sha2::{Digest as _, Sha256};
 
@@ -23,8 +22,7 @@ use crate::recorded_report;
 use self::corrections::{Correction, StoredReport, corrections};
 use super::response::{self, CostReportRow, Slices};
 use super::{Api, named_period};
-use crate::adapters::{AuditRow, ClosedPeriod, CostGroup, Filter, People, SliceCosts};
-use crate::audit_publisher::AUDIT_KIND;
+use crate::adapters::{AUDIT_ENTRIES, ClosedPeriod, CostGroup, Filter, People, SliceCosts};
 use crate::domain::calendar_period::{self, Period};
 use crate::error::Error;
 
@@ -276,27 +274,15 @@ async fn report(
 }
 
 fn audit_row(cluster: &str, closed: &ClosedPeriod, report: &str, now: DateTime<Utc>) -> AuditRow {
-    let audit_id = uuid::Uuid::new_v4().to_string();
-    let entry = AuditEntry {
-        id: audit_id.clone(),
-        cluster: cluster.to_owned(),
-        kind: AUDIT_KIND.to_owned(),
-        at: Some(timestamp(now)),
-        service: "cost-engine".to_owned(),
-        act: Some(Act::Cost(CostPeriodClosed {
-            period: closed.period.clone(),
-            timezone: "UTC".to_owned(),
-            report_sha256: closed.digest.clone(),
-            rows: closed.rows.unsigned_abs(),
-            made_by: closed.closed_by.clone(),
-            report_gzip: recorded_report::compress(report),
-        })),
-    };
-    AuditRow {
-        audit_id,
-        cluster: cluster.to_owned(),
-        body: entry.encode_to_vec(),
-    }
+    let act = Act::Cost(CostPeriodClosed {
+        period: closed.period.clone(),
+        timezone: "UTC".to_owned(),
+        report_sha256: closed.digest.clone(),
+        rows: closed.rows.unsigned_abs(),
+        made_by: closed.closed_by.clone(),
+        report_gzip: recorded_report::compress(report),
+    });
+    AUDIT_ENTRIES.entry(cluster, now, act)
 }
 
 fn row(closed: ClosedPeriod, report: Option<String>) -> ClosedPeriodRow {

@@ -1,7 +1,8 @@
 //! Budgets: each threshold is published once per crossing, whatever happens.
 
+use audit_outbox::AuditRow;
 use axum::http::StatusCode;
-use cost_engine::adapters::{AuditRow, Store};
+use cost_engine::adapters::Store;
 use futures_util::StreamExt as _;
 use mesh_events::proto::mesh::audit::v1::AuditEntry;
 use mesh_events::proto::mesh::audit::v1::audit_entry::Act;
@@ -530,7 +531,7 @@ on_both!(a_budget_is_changed_only_as_it_was_when_the_right_was_checked);
 async fn a_budget_is_changed_only_as_it_was_when_the_right_was_checked(site: Site) {
     let store = Store::open(&site.location()).await.unwrap();
     let audit = |n: u32| AuditRow {
-        audit_id: n.to_string(),
+        id: n.to_string(),
         cluster: "c".into(),
         body: Vec::new(),
     };
@@ -551,8 +552,8 @@ async fn a_budget_is_changed_only_as_it_was_when_the_right_was_checked(site: Sit
     assert!(store.delete_budget(("b", "two"), &audit(6)).await.unwrap());
     // Only what was done is in the audit.
     let mut entries: Vec<_> = store.unpublished_audit_entries().await.unwrap();
-    entries.sort_by(|one, other| one.audit_id.cmp(&other.audit_id));
-    let ids: Vec<_> = entries.iter().map(|entry| &*entry.audit_id).collect();
+    entries.sort_by(|one, other| one.id.cmp(&other.id));
+    let ids: Vec<_> = entries.iter().map(|entry| &*entry.id).collect();
     assert_eq!(ids, ["1", "4", "6"]);
     store.database.close().await;
 }
@@ -579,7 +580,7 @@ async fn budgets_of_the_api_need_a_folder_are_limited_and_faulty_ones_are_for_ad
     let store = Store::open(&site.location()).await.unwrap();
     for n in 0..1000 {
         let audit = AuditRow {
-            audit_id: n.to_string(),
+            id: n.to_string(),
             cluster: "testbed".into(),
             body: Vec::new(),
         };

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use audit_outbox::AuditRow;
 use chrono::{DateTime, TimeDelta, Utc};
 use mesh_events::proto::mesh::audit::v1::WebhookChanged;
 use mesh_events::webhook_name;
@@ -25,7 +26,7 @@ use crate::delivery::endpoint_worker::WorkerContext;
 use crate::delivery::outbox_publisher;
 use crate::endpoint::registry::{Definition, Registry, RetiredSecret};
 use crate::endpoint::worker_pool::WorkerPool;
-use crate::store::endpoints::{Act, Activity, EndpointRow, Source};
+use crate::store::endpoints::{Activity, EndpointRow, Source};
 
 /// Maximum time that a replaced secret still signs.
 const LONGEST_OVERLAP: Duration = Duration::from_secs(7 * 24 * 60 * 60);
@@ -335,7 +336,7 @@ impl Webhooks {
         &self,
         mut stored: EndpointRow,
         definition: Option<&Definition>,
-        act: Act,
+        act: AuditRow,
     ) -> Result<Webhook, ApiError> {
         if let (Some(definition), Some(vault)) = (definition, self.registry.vault()) {
             stored.secrets = Some(vault.seal(&stored.id, &text(definition)));
@@ -367,7 +368,7 @@ impl Webhooks {
         keys: Vec<String>,
         reason: &str,
         now: DateTime<Utc>,
-    ) -> Act {
+    ) -> AuditRow {
         let changed = WebhookChanged {
             endpoint: stored.name.clone(),
             what: what.to_owned(),

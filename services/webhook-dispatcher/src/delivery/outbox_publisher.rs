@@ -6,8 +6,9 @@
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
+use audit_outbox::AuditRow;
 use chrono::{DateTime, Utc};
-use mesh_bus::{Bus, RawMessage};
+use mesh_bus::{Backoff, Bus, RawMessage};
 use mesh_events::catalogue::{MESH_REPLAY, SLURM_EVENTS};
 use mesh_events::proto::mesh::audit::v1::audit_entry::Act;
 use mesh_events::proto::mesh::audit::v1::{
@@ -22,13 +23,11 @@ use crate::delivery::endpoint_worker::{EndpointWorker, WorkerContext};
 use crate::error::Error;
 use crate::names;
 use crate::repeat::RETRY_INTERVAL;
-use crate::store::endpoints::Act as Recorded;
+use crate::store::endpoints::ACTS;
 use crate::store::outbox::Key;
 use crate::store::{Delivery, State};
 use crate::stream::SERVICE;
 
-/// Kind of the audit entries about changes of endpoints.
-const ACT: &str = "webhook";
 /// Outcomes per round.
 const BATCH_SIZE: u32 = 512;
 /// How long outcomes are batched: audit entries are not urgent, and a batch costs the server one sync.
@@ -61,10 +60,7 @@ pub async fn run(shared: Arc<WorkerContext>, shutdown: CancellationToken) {
                 RETRY_INTERVAL
             }
         };
-        tokio::select! {
-            () = tokio::time::sleep(pause) => {}
-            () = shutdown.cancelled() => {}
-        }
+        Backoff::fixed(pause).wait(&shutdown).await;
     }
 }
 
@@ -84,27 +80,27 @@ async fn round(shared: &WorkerContext) -> Result<Round, Error> {
         .unwrap_or_else(PoisonError::into_inner)
         .clone();
     let outcomes = shared.store.outbox(endpoints, BATCH_SIZE).await?;
-    let acts = shared.store.acts().await?;
-    if outcomes.is_empty() && acts.is_empty() {
+    let database = &shared.store.database;
+    if outcomes.is_empty() && ACTS.unpublished(database, 1).await?.is_empty() {
         return Ok(Round::All);
     }
     if !shared.bus.connected() || shared.store.check_writes().is_err() {
         return Ok(Round::Refused);
     }
-    for act in acts {
-        let subject = subject::audit(&shared.cluster, ACT);
-        if let Err(error) = shared.bus.publish_raw(subject, &act.id, act.body).await {
+    let acts_sent = match ACTS.publish(database, &shared.bus, &shared.cluster).await {
+        Ok(_) => true,
+        Err(audit_outbox::Error::Database(error)) => return Err(error.into()),
+        Err(audit_outbox::Error::Bus(error)) => {
             tracing::debug!(
                 error = &error as &dyn std::error::Error,
                 "audit entry not published"
             );
-            return Ok(Round::Refused);
+            false
         }
-        shared.store.sent(&act.id).await?;
-    }
+    };
     let count = outcomes.len();
     let sent = publish_outcomes(&shared.bus, &shared.cluster, outcomes).await;
-    let all = sent.len() == count;
+    let all = acts_sent && sent.len() == count;
     shared.store.mark_published(sent).await?;
     Ok(if all { Round::More } else { Round::Refused })
 }
@@ -155,25 +151,13 @@ fn acknowledged<T>(
 }
 
 /// An audit entry about a change of an endpoint.
-pub fn act(cluster: &str, changed: WebhookChanged, now: DateTime<Utc>) -> Recorded {
-    let id = uuid::Uuid::new_v4().to_string();
-    let entry = AuditEntry {
-        id: id.clone(),
-        cluster: cluster.to_owned(),
-        kind: ACT.to_owned(),
-        at: Some(timestamp(now)),
-        service: SERVICE.to_owned(),
-        act: Some(Act::Webhook(changed)),
-    };
-    Recorded {
-        id,
-        body: entry.encode_to_vec(),
-    }
+pub fn act(cluster: &str, changed: WebhookChanged, now: DateTime<Utc>) -> AuditRow {
+    ACTS.entry(cluster, now, Act::Webhook(changed))
 }
 
 impl EndpointWorker {
     /// An audit entry about what the dispatcher itself does to the endpoint.
-    pub(super) fn own_act(&self, what: &str, reason: &str, now: DateTime<Utc>) -> Recorded {
+    pub(super) fn own_act(&self, what: &str, reason: &str, now: DateTime<Utc>) -> AuditRow {
         let changed = WebhookChanged {
             endpoint: self.endpoint.name.clone(),
             what: what.to_owned(),

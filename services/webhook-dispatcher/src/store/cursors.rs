@@ -7,6 +7,7 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+use audit_outbox::AuditRow;
 use chrono::{DateTime, Utc};
 use mesh_db::pool::WriteTransaction;
 use mesh_db::sql::Row;
@@ -17,7 +18,6 @@ use utoipa::ToSchema;
 use crate::error::Error;
 use crate::store::Store;
 use crate::store::delivery::time;
-use crate::store::endpoints::Act;
 use crate::store::writer::Command;
 use crate::stream::cursor::Cursor;
 use crate::stream::queue::{Arrival, EventQueue};
@@ -223,7 +223,7 @@ impl Store {
         first: u64,
         last: u64,
         now: DateTime<Utc>,
-        act: Act,
+        act: AuditRow,
     ) -> Result<(), Error> {
         let [first, last] = [first, last].map(u64::cast_signed);
         let sql = sql!(

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use audit_outbox::{AuditRow, AuditTable};
 use chrono::{DateTime, Utc};
 use mesh_db::sql;
 use mesh_db::sql::{Row, Sql};
@@ -11,6 +12,7 @@ use crate::error::Error;
 use crate::store::Store;
 use crate::store::delivery::{Delivery, time};
 use crate::store::saves::save;
+use crate::stream::SERVICE;
 use crate::string_enum::string_enum;
 
 string_enum! {
@@ -90,14 +92,16 @@ pub struct EndpointSummary {
     pub unlisted_at: Option<DateTime<Utc>>,
 }
 
-/// An audit entry about a user's action.
-#[derive(Clone, Debug)]
-pub struct Act {
-    /// Id of the entry.
-    pub id: String,
-    /// The encoded entry.
-    pub body: Vec<u8>,
-}
+/// The table of audit entries about changes of endpoints.
+pub static ACTS: AuditTable = AuditTable {
+    service: SERVICE,
+    kind: "webhook",
+    table: "acts",
+    id: "id",
+    cluster: None,
+    body: "body",
+    sequence: None,
+};
 
 impl Store {
     /// Summaries of all endpoints, by name.
@@ -203,7 +207,7 @@ impl Store {
     ///
     /// # Errors
     /// If the database write fails.
-    pub async fn create(&self, endpoint: &EndpointRow, act: Act) -> Result<bool, Error> {
+    pub async fn create(&self, endpoint: &EndpointRow, act: AuditRow) -> Result<bool, Error> {
         let sql = sql!(
             "INSERT INTO endpoints (name, id, source, owner, spec, secrets, state, reason, since, revision, created_at, updated_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (name) DO NOTHING",
             &endpoint.name,
@@ -227,7 +231,11 @@ impl Store {
     ///
     /// # Errors
     /// If the database write fails.
-    pub async fn change(&self, endpoint: &EndpointRow, act: Option<Act>) -> Result<bool, Error> {
+    pub async fn change(
+        &self,
+        endpoint: &EndpointRow,
+        act: Option<AuditRow>,
+    ) -> Result<bool, Error> {
         let sql = sql!(
             "UPDATE endpoints SET revision = revision + 1, owner = ?, spec = ?, secrets = ?, state = ?, reason = ?, since = ?, updated_at = ? WHERE name = ? AND revision = ?",
             &endpoint.owner,
@@ -254,7 +262,7 @@ impl Store {
         activity: Activity,
         reason: &str,
         now: DateTime<Utc>,
-        act: Option<Act>,
+        act: Option<AuditRow>,
     ) -> Result<bool, Error> {
         let sql = becomes(name, activity, reason, now);
         self.act("change endpoint", &sql, act).await
@@ -271,7 +279,7 @@ impl Store {
         activity: Activity,
         reason: &str,
         now: DateTime<Utc>,
-        act: Act,
+        act: AuditRow,
         notices: Vec<Delivery>,
     ) -> Result<bool, Error> {
         let sql = becomes(name, activity, reason, now);
@@ -283,32 +291,9 @@ impl Store {
     ///
     /// # Errors
     /// If the database write fails.
-    pub async fn note(&self, act: Act) -> Result<(), Error> {
-        let sql = insert(&act);
+    pub async fn note(&self, act: AuditRow) -> Result<(), Error> {
+        let sql = ACTS.insertion(&act);
         self.run("store audit entry", &sql).await.map(drop)
-    }
-
-    /// Audit entries that are not published yet.
-    ///
-    /// # Errors
-    /// If the database read fails.
-    pub async fn acts(&self) -> Result<Vec<Act>, Error> {
-        let action = "read audit entries";
-        let sql = sql!("SELECT id, body FROM acts LIMIT 100");
-        self.query(action, &sql, |row| {
-            let (id, body) = (row.get("id")?, row.get("body")?);
-            Ok(Act { id, body })
-        })
-        .await
-    }
-
-    /// Deletes a published audit entry.
-    ///
-    /// # Errors
-    /// If the database write fails.
-    pub async fn sent(&self, act: &str) -> Result<(), Error> {
-        let sql = sql!("DELETE FROM acts WHERE id = ?", act);
-        self.run("delete audit entry", &sql).await.map(drop)
     }
 
     /// Runs a statement and, if it changed a row, records the action in the same transaction.
@@ -316,7 +301,7 @@ impl Store {
         &self,
         action: &'static str,
         sql: &Sql,
-        act: Option<Act>,
+        act: Option<AuditRow>,
     ) -> Result<bool, Error> {
         self.act_and_queue(action, sql, act, &[]).await
     }
@@ -326,7 +311,7 @@ impl Store {
         &self,
         action: &'static str,
         sql: &Sql,
-        act: Option<Act>,
+        act: Option<AuditRow>,
         messages: &[Delivery],
     ) -> Result<bool, Error> {
         let perform = async {
@@ -337,7 +322,7 @@ impl Store {
                 return Ok(false);
             }
             if let Some(act) = act {
-                transaction.conn().execute(&insert(&act)).await?;
+                transaction.conn().execute(&ACTS.insertion(&act)).await?;
             }
             for message in messages {
                 save(&mut transaction, &[message]).await?;
@@ -378,14 +363,6 @@ fn becomes(name: &str, activity: Activity, reason: &str, now: DateTime<Utc>) -> 
         now,
         state,
         name,
-    )
-}
-
-fn insert(act: &Act) -> Sql {
-    sql!(
-        "INSERT INTO acts (id, body) VALUES (?, ?)",
-        &act.id,
-        act.body.as_slice()
     )
 }
 

@@ -1,5 +1,6 @@
 //! The table of redelivery jobs.
 
+use audit_outbox::AuditRow;
 use chrono::{DateTime, Utc};
 use mesh_db::sql;
 use mesh_db::sql::{Row, Sql};
@@ -12,7 +13,6 @@ use crate::error::Error;
 use crate::store::Store;
 use crate::store::delivery::{State, beyond, place, time};
 use crate::store::delivery_position::DeliveryPosition;
-use crate::store::endpoints::Act;
 use crate::store::writer::Command;
 
 /// Selects deliveries. Every condition that is set must hold.
@@ -125,7 +125,12 @@ impl Store {
     ///
     /// # Errors
     /// If the database write fails.
-    pub async fn redeliver(&self, job: &RedeliveryJob, max: i64, act: Act) -> Result<bool, Error> {
+    pub async fn redeliver(
+        &self,
+        job: &RedeliveryJob,
+        max: i64,
+        act: AuditRow,
+    ) -> Result<bool, Error> {
         let now = job.created_at.timestamp_millis();
         let filter = serde_json::to_string(&job.filter).unwrap_or_default();
         let sql = sql!(

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex};
 
+use audit_outbox::AuditRow;
 use chrono::Utc;
 use mesh_db::Location;
 use mesh_db::pool::Pool;
@@ -17,7 +18,6 @@ use crate::attempt::cause::Cause;
 use crate::store::Store;
 use crate::store::delivery::{Attempt, Delivery, State};
 use crate::store::delivery_position::DeliveryPosition;
-use crate::store::endpoints::Act;
 use crate::store::outbox::Key;
 use crate::store::redeliveries::{DeliverySelection, RedeliverRequest, RedeliveryJob};
 
@@ -160,8 +160,9 @@ async fn work(store: &Store) {
         },
     );
     for job in [all, some] {
-        let act = Act {
+        let act = AuditRow {
             id: job.id.clone(),
+            cluster: String::new(),
             body: Vec::new(),
         };
         assert!(store.redeliver(&job, 10, act).await.unwrap());

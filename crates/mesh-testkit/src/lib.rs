@@ -1,4 +1,4 @@
-//! For tests: a real Slurm cluster, a service in the test's process, nats-server, PostgreSQL, OIDC provider and HTTP receiver, a witness of logs, two replicas of a service,
+//! For tests: a real Slurm cluster, a service in the test's process, nats-server, PostgreSQL, OIDC provider and HTTP receiver, a witness of logs, Prometheus, two replicas of a service,
 //! ports, programs and small disks, builders of events, and waits on conditions.
 
 #![allow(
@@ -19,6 +19,7 @@ mod oidc;
 mod port;
 mod postgres;
 mod program;
+mod prometheus;
 mod receiver;
 mod replicas;
 #[cfg(feature = "service")]
@@ -35,6 +36,7 @@ pub use oidc::OidcProvider;
 pub use port::Port;
 pub use postgres::{PausedPostgres, Postgres, psql};
 pub use program::{copy_program, script};
+pub use prometheus::Prometheus;
 pub use receiver::{CannedResponse, ReceivedRequest, WebhookReceiver};
 pub use replicas::Replicas;
 pub use witness::WitnessServer;

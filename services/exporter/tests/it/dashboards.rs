@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
@@ -10,10 +9,8 @@ use axum::Router;
 use axum::routing::get;
 use exporter::families::Family;
 use exporter::refresh::pages;
-use mesh_testkit::{Port, wait_for, wait_until};
+use mesh_testkit::{Prometheus, wait_until};
 use serde::Deserialize;
-use serde_json::Value;
-use tokio::process::{Child, Command};
 
 use crate::harness::DEADLINE;
 use crate::promtool::inputs;
@@ -60,68 +57,23 @@ async fn serve_page() -> u16 {
     port
 }
 
-struct Prometheus {
-    address: String,
-    _port: Port,
-    _child: Child,
-}
-
-impl Prometheus {
-    fn start(folder: &Path, target: u16) -> Self {
-        // Evaluated each minute in production.
-        let rules = include_str!("../../../../deploy/compose/observability/kpis.yml");
-        let fast = folder.join("kpis.yml");
-        std::fs::write(&fast, rules.replace("interval: 1m", "interval: 1s")).unwrap();
-        let config = folder.join("prometheus.yml");
-        let text = format!(
-            "global: {{ scrape_interval: 1s, evaluation_interval: 1s }}\nrule_files: [{fast:?}]\nscrape_configs:\n  - job_name: slurm-mesh-cluster\n    metrics_path: /metrics/cluster\n    static_configs: [{{ targets: [\"127.0.0.1:{target}\"] }}]\n"
-        );
-        std::fs::write(&config, text).unwrap();
-        let port = Port::take();
-        let address = port.address().to_string();
-        let child = Command::new("prometheus")
-            .arg(format!("--config.file={}", config.display()))
-            .arg(format!(
-                "--storage.tsdb.path={}",
-                folder.join("tsdb").display()
-            ))
-            .arg(format!("--web.listen-address={address}"))
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .kill_on_drop(true)
-            .spawn()
-            .expect("prometheus is missing: run scripts/setup");
-        Self {
-            address,
-            _port: port,
-            _child: child,
-        }
-    }
-
-    /// The results of a query; an error's text if Prometheus refuses it.
-    ///
-    /// Retried until Prometheus answers in JSON: while it starts it refuses connections, then
-    /// answers 503 with a line of text.
-    async fn query(&self, expr: &str) -> Result<Vec<Value>, String> {
-        let url = format!("http://{}/api/v1/query", self.address);
-        let client = reqwest::Client::new();
-        let answer: Value = wait_for("Prometheus is ready", DEADLINE, async || {
-            let request = client.get(&url).query(&[("query", expr)]);
-            request.send().await.ok()?.json().await.ok()
-        })
-        .await;
-        match &answer["data"]["result"] {
-            Value::Array(found) => Ok(found.clone()),
-            _ => Err(answer["error"].to_string()),
-        }
-    }
+fn start(folder: &Path, target: u16) -> Prometheus {
+    // Evaluated each minute in production.
+    let rules = include_str!("../../../../deploy/compose/observability/kpis.yml");
+    let fast = rules.replace("interval: 1m", "interval: 1s");
+    std::fs::write(folder.join("kpis.yml"), fast).unwrap();
+    let config = format!(
+        "global: {{ scrape_interval: 1s, evaluation_interval: 1s }}\nrule_files: [kpis.yml]\nscrape_configs:\n  - job_name: slurm-mesh-cluster\n    metrics_path: /metrics/cluster\n    static_configs: [{{ targets: [\"127.0.0.1:{target}\"] }}]\n"
+    );
+    std::fs::write(folder.join("prometheus.yml"), config).unwrap();
+    Prometheus::start(folder)
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_query_of_the_dashboards_has_a_result() {
     mesh_runtime::install_crypto_provider();
     let folder = tempfile::tempdir().unwrap();
-    let prometheus = Prometheus::start(folder.path(), serve_page().await);
+    let prometheus = start(folder.path(), serve_page().await);
     let rules = [
         "mesh:cpu_efficiency:ratio_1d",
         "mesh:memory_waste:ratio_1d",

@@ -3,7 +3,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use std::process::Stdio;
 use std::sync::Arc;
 
 use axum::Router;
@@ -11,9 +10,8 @@ use axum::extract::{Path as UrlPath, State};
 use axum::http::StatusCode;
 use axum::routing::get;
 use integration::{Cluster, ClusterOptions, Error, Mesh, Service, wait_for};
-use mesh_testkit::{NatsServer, Port};
+use mesh_testkit::{NatsServer, Prometheus};
 use rustix::process::Signal;
-use tokio::process::{Child, Command};
 use tokio::sync::RwLock;
 
 use crate::processes::{PATIENCE, configure, start};
@@ -60,13 +58,10 @@ async fn proxy(services: Services) -> u16 {
     port
 }
 
-struct Prometheus {
-    address: String,
-    _port: Port,
-    _child: Child,
-}
+/// A Prometheus with the rules of alerts.
+struct Alerts(Prometheus);
 
-impl Prometheus {
+impl Alerts {
     fn start(folder: &Path, target: u16) -> Self {
         let mut rules = String::new();
         for line in RULES.lines() {
@@ -83,35 +78,12 @@ impl Prometheus {
         }
         config.push_str(&format!("  - job_name: slurm-mesh-cluster\n    metrics_path: /exporter/cluster\n    static_configs: [{{ targets: [\"127.0.0.1:{target}\"] }}]\n"));
         std::fs::write(folder.join("prometheus.yml"), config).unwrap();
-        let port = Port::take();
-        let address = port.address().to_string();
-        let child = Command::new("prometheus")
-            .current_dir(folder)
-            .args(["--config.file=prometheus.yml", "--storage.tsdb.path=tsdb"])
-            .arg(format!("--web.listen-address={address}"))
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .kill_on_drop(true)
-            .spawn()
-            .expect("prometheus is missing: run scripts/setup");
-        Self {
-            address,
-            _port: port,
-            _child: child,
-        }
-    }
-
-    /// The results of a query. `None` while Prometheus starts.
-    async fn query(&self, expr: &str) -> Option<Vec<serde_json::Value>> {
-        let url = format!("http://{}/api/v1/query", self.address);
-        let request = reqwest::Client::new().get(&url).query(&[("query", expr)]);
-        let answer: serde_json::Value = request.send().await.ok()?.json().await.ok()?;
-        answer["data"]["result"].as_array().cloned()
+        Self(Prometheus::start(folder))
     }
 
     /// Firing alerts, each with its program or source.
-    async fn firing(&self) -> Option<BTreeSet<String>> {
-        let found = self.query("ALERTS{alertstate=\"firing\"}").await?;
+    async fn firing(&self) -> Result<BTreeSet<String>, String> {
+        let found = self.0.query("ALERTS{alertstate=\"firing\"}").await?;
         let alert = |alert: &serde_json::Value| {
             let label = |name: &str| {
                 alert["metric"][name]
@@ -122,14 +94,15 @@ impl Prometheus {
             let of = ["program", "source"].map(label).concat();
             format!("{} {of}", label("alertname"))
         };
-        Some(found.iter().map(alert).collect())
+        Ok(found.iter().map(alert).collect())
     }
 
     async fn wait_for(&self, what: &str, mut is_as: impl FnMut(&BTreeSet<String>) -> bool) {
         let mut last = None;
         let waited = wait_for(what, PATIENCE, async || {
-            last = self.firing().await;
-            Ok(last.as_ref().is_some_and(&mut is_as).then_some(()))
+            last = Some(self.firing().await);
+            let firing = last.as_ref().and_then(|firing| firing.as_ref().ok());
+            Ok(firing.is_some_and(&mut is_as).then_some(()))
         });
         let waited = waited.await;
         waited.unwrap_or_else(|error| panic!("{error}: {last:?}"));
@@ -165,10 +138,10 @@ async fn a_service_that_is_killed_or_stands_still_has_its_alert_and_no_other_ser
     .await;
     let services = start_all(&mesh).await;
     let folder = tempfile::tempdir().unwrap();
-    let prometheus = Prometheus::start(folder.path(), proxy(Arc::clone(&services)).await);
+    let prometheus = Alerts::start(folder.path(), proxy(Arc::clone(&services)).await);
     let up = format!("count(up == 1) == {}", SERVICES.len() + 1);
     wait_for("everything is scraped", PATIENCE, async || {
-        let found = prometheus.query(&up).await;
+        let found = prometheus.0.query(&up).await.ok();
         Ok::<_, Error>(found.filter(|found| !found.is_empty()).map(drop))
     })
     .await

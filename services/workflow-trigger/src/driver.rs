@@ -308,18 +308,25 @@ impl Driver {
 
     async fn retry(&self, intent: &Intent, words: &str) -> Result<(), Error> {
         let now = Utc::now();
+        let approval = intent.approval.as_ref();
+        // A run whose approvers were not asked ends like one that nobody approved.
+        let ends_at = approval
+            .and_then(|approval| approval.until)
+            .filter(|_| intent.state == IntentState::Approval);
         let age = (now - intent.created_at).to_std().unwrap_or_default();
-        if age > self.config.give_up_after && intent.state == IntentState::Released {
+        let is_old = age > self.config.give_up_after && ends_at.is_none();
+        if is_old && intent.state == IntentState::Released {
             return self.store.settled(intent).await.map(drop);
         }
-        if age > self.config.give_up_after {
+        if is_old {
             let words = format!("given up after {} attempts: {words}", intent.attempts);
             return self
                 .end(intent, IntentState::GivenUp, &words)
                 .await
                 .map(drop);
         }
-        let at = next_attempt(&self.config, intent.attempts, now);
+        let next = next_attempt(&self.config, intent.attempts, now);
+        let at = ends_at.map_or(next, |end| next.min(end));
         tracing::info!(error = words, next = %at, "run waits for its next attempt");
         self.store.retry_at(intent, at, words, now).await.map(drop)
     }

@@ -1,4 +1,4 @@
-//! Runs that wait for approval. Each change asks for that state: the driver and a person may decide at the same time.
+//! Runs that wait for approval.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use mesh_db::sql::Sql;
 use mesh_events::proto::mesh::audit::v1::TriggerActed;
 
 use super::outbox;
-use super::progress::{act, entry};
+use super::progress::{WAITS_FOR_APPROVAL, act, entry};
 use super::store::{Store, names};
 use crate::domain::intent::{Intent, IntentState};
 use crate::error::Error;
@@ -29,26 +29,10 @@ impl Store {
         let sql = Sql::new("UPDATE intents SET error = '', asked = ")
             .bind(names(asked).as_str())
             .push(", next_at = ")
-            .bind(until.timestamp_micros());
-        self.change_unapproved("store request for approval", sql, intent, Vec::new())
-            .await
-    }
-
-    /// Plans another attempt to ask the approvers. It counts, so that the delays grow.
-    ///
-    /// # Errors
-    /// If the database refuses.
-    pub async fn ask_again(
-        &self,
-        intent: &Intent,
-        words: &str,
-        at: DateTime<Utc>,
-    ) -> Result<bool, Error> {
-        let sql = Sql::new("UPDATE intents SET attempts = attempts + 1, error = ")
-            .bind(words)
-            .push(", next_at = ")
-            .bind(at.timestamp_micros());
-        self.change_unapproved("store request for approval", sql, intent, Vec::new())
+            .bind(until.timestamp_micros())
+            .push(", claimed_until = 0 WHERE ");
+        let sql = self.claimed(sql, intent).push(WAITS_FOR_APPROVAL);
+        self.change("store request for approval", sql, Vec::new())
             .await
     }
 
@@ -75,10 +59,10 @@ impl Store {
         words: &str,
         now: DateTime<Utc>,
     ) -> Result<bool, Error> {
-        let sql = refusal(words, now);
+        let sql = self.handed_back(refusal(words), intent, now, None);
+        let sql = sql.push(WAITS_FOR_APPROVAL);
         let refused = entry(intent, IntentState::Refused.as_str(), 0, words, now);
-        self.change_unapproved("store end of run", sql, intent, vec![refused])
-            .await
+        self.change("store end of run", sql, vec![refused]).await
     }
 
     /// Approves a run: the driver does it. False if it does not wait for approval, or its rule is paused.
@@ -103,10 +87,11 @@ impl Store {
             .bind(at)
             .push(", next_at = ")
             .bind(at)
-            .push(", claimed_until = 0 WHERE state = 'approval' AND approve_until > ")
+            .push(", claimed_until = 0 WHERE approve_until > ")
             .bind(at)
             .push(" AND key = ")
             .bind(&intent.key)
+            .push(WAITS_FOR_APPROVAL)
             .push(NOT_PAUSED);
         let entries = vec![decision(intent, "approved", by, "", at)];
         self.change("approve run", sql, entries).await
@@ -123,32 +108,20 @@ impl Store {
         words: &str,
         now: DateTime<Utc>,
     ) -> Result<bool, Error> {
-        let sql = refusal(words, now)
-            .push(", claimed_until = 0 WHERE state = 'approval' AND key = ")
-            .bind(&intent.key);
+        let sql = refusal(words)
+            .push(", next_at = NULL, updated_at = ")
+            .bind(now.timestamp_micros())
+            .push(", claimed_until = 0 WHERE key = ")
+            .bind(&intent.key)
+            .push(WAITS_FOR_APPROVAL);
         let refused = IntentState::Refused.as_str();
         let entries = vec![decision(intent, refused, by, words, now.timestamp_micros())];
         self.change("reject run", sql, entries).await
     }
-
-    /// A change by the driver that has the run, while nobody has decided.
-    async fn change_unapproved(
-        &self,
-        action: &'static str,
-        sql: Sql,
-        intent: &Intent,
-        others: Vec<Sql>,
-    ) -> Result<bool, Error> {
-        let sql = sql.push(", claimed_until = 0 WHERE state = 'approval' AND ");
-        self.change(action, self.claimed(sql, intent), others).await
-    }
 }
 
-fn refusal(words: &str, now: DateTime<Utc>) -> Sql {
-    Sql::new("UPDATE intents SET state = 'refused', next_at = NULL, error = ")
-        .bind(words)
-        .push(", updated_at = ")
-        .bind(now.timestamp_micros())
+fn refusal(words: &str) -> Sql {
+    Sql::new("UPDATE intents SET state = 'refused', error = ").bind(words)
 }
 
 fn decision(intent: &Intent, what: &str, by: &str, words: &str, at: i64) -> Sql {

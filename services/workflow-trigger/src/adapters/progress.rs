@@ -16,6 +16,8 @@ use crate::error::Error;
 
 /// A restarted controller may have lost what it accepted or released this long before.
 const RECHECKED: Duration = Duration::from_secs(600);
+/// Nobody has decided yet: the driver and people may decide at the same time.
+pub(super) const WAITS_FOR_APPROVAL: &str = " AND state = 'approval'";
 
 impl Store {
     /// Notes that a request is about to be sent. False if the claim is lost.
@@ -43,17 +45,12 @@ impl Store {
         confirm_at: DateTime<Utc>,
         now: DateTime<Utc>,
     ) -> Result<bool, Error> {
-        let at = now.timestamp_micros();
         let sql = Sql::new("UPDATE intents SET state = 'accepted', error = '', job_id = ")
             .bind(job_id.get())
             .push(", accepted_at = ")
-            .bind(at)
-            .push(", updated_at = ")
-            .bind(at)
-            .push(", next_at = ")
-            .bind(confirm_at.timestamp_micros())
-            .push(", claimed_until = 0 WHERE job_id IS NULL AND ");
-        let sql = self.claimed(sql, intent);
+            .bind(now.timestamp_micros());
+        let sql = self.handed_back(sql, intent, now, Some(confirm_at));
+        let sql = sql.push(" AND job_id IS NULL");
         let entry = entry(intent, "submitted", job_id.get(), "", now);
         let others = vec![entry, rule_states::no_refusal(&intent.rule)];
         self.change("store accepted job", sql, others).await
@@ -69,17 +66,11 @@ impl Store {
         words: &str,
         now: DateTime<Utc>,
     ) -> Result<bool, Error> {
-        let at = now.timestamp_micros();
         let sql = Sql::new(
             "UPDATE intents SET state = 'planned', job_id = NULL, accepted_at = NULL, error = ",
         )
-        .bind(words)
-        .push(", updated_at = ")
-        .bind(at)
-        .push(", next_at = ")
-        .bind(at)
-        .push(", claimed_until = 0 WHERE ");
-        let sql = self.claimed(sql, intent);
+        .bind(words);
+        let sql = self.handed_back(sql, intent, now, Some(now));
         self.change("store lost job", sql, Vec::new()).await
     }
 
@@ -93,12 +84,9 @@ impl Store {
         words: &str,
         now: DateTime<Utc>,
     ) -> Result<bool, Error> {
-        let sql = Sql::new("UPDATE intents SET state = 'given_up', job_id = NULL, accepted_at = NULL, released_at = NULL, next_at = NULL, claimed_until = 0, error = ")
-            .bind(words)
-            .push(", updated_at = ")
-            .bind(now.timestamp_micros())
-            .push(" WHERE ");
-        let sql = self.claimed(sql, intent);
+        let sql = Sql::new("UPDATE intents SET state = 'given_up', job_id = NULL, accepted_at = NULL, released_at = NULL, error = ")
+            .bind(words);
+        let sql = self.handed_back(sql, intent, now, None);
         let job = number(intent.job_id);
         let entry = entry(intent, IntentState::GivenUp.as_str(), job, words, now);
         self.change("store lost job", sql, vec![entry]).await
@@ -126,12 +114,8 @@ impl Store {
         at: DateTime<Utc>,
         now: DateTime<Utc>,
     ) -> Result<bool, Error> {
-        let sql = Sql::new("UPDATE intents SET state = 'accepted', updated_at = ")
-            .bind(now.timestamp_micros())
-            .push(", next_at = ")
-            .bind(at.timestamp_micros())
-            .push(", claimed_until = 0 WHERE ");
-        let sql = self.claimed(sql, intent);
+        let sql = Sql::new("UPDATE intents SET state = 'accepted'");
+        let sql = self.handed_back(sql, intent, now, Some(at));
         self.change("store confirmation", sql, Vec::new()).await
     }
 
@@ -145,15 +129,10 @@ impl Store {
         check_at: Option<DateTime<Utc>>,
         now: DateTime<Utc>,
     ) -> Result<bool, Error> {
-        let at = now.timestamp_micros();
         let sql = Sql::new("UPDATE intents SET state = 'released', error = '', released_at = COALESCE(released_at, ")
-            .bind(at)
-            .push("), updated_at = ")
-            .bind(at)
-            .push(", next_at = ")
-            .bind(check_at.map(|at| at.timestamp_micros()))
-            .push(", claimed_until = 0 WHERE ");
-        let sql = self.claimed(sql, intent);
+            .bind(now.timestamp_micros())
+            .push(")");
+        let sql = self.handed_back(sql, intent, now, check_at);
         let entry = entry(intent, "released", number(intent.job_id), "", now);
         self.change("store release", sql, vec![entry]).await
     }
@@ -183,11 +162,8 @@ impl Store {
         let sql = Sql::new("UPDATE intents SET state = ")
             .bind(state.as_str())
             .push(", error = ")
-            .bind(words)
-            .push(", updated_at = ")
-            .bind(now.timestamp_micros())
-            .push(", next_at = NULL, claimed_until = 0 WHERE ");
-        let sql = self.claimed(sql, intent);
+            .bind(words);
+        let sql = self.handed_back(sql, intent, now, None);
         let job = number(intent.job_id);
         let mut others = vec![entry(intent, state.as_str(), job, words, now)];
         if state == IntentState::Done {
@@ -215,7 +191,7 @@ impl Store {
         self.count_refusal(intent, words, now).await
     }
 
-    /// Plans the next attempt.
+    /// Plans the next attempt: of a request, or to ask the approvers while nobody has decided.
     ///
     /// # Errors
     /// If the database refuses.
@@ -230,13 +206,12 @@ impl Store {
         let sql = Sql::new("UPDATE intents SET error = ")
             .bind(words)
             .push(", attempts = ")
-            .bind(intent.attempts.saturating_add(1))
-            .push(", updated_at = ")
-            .bind(now.timestamp_micros())
-            .push(", next_at = ")
-            .bind(at.timestamp_micros())
-            .push(", claimed_until = 0 WHERE ");
-        let sql = self.claimed(sql, intent);
+            .bind(intent.attempts.saturating_add(1));
+        let sql = self.handed_back(sql, intent, now, Some(at));
+        let sql = match intent.state {
+            IntentState::Approval => sql.push(WAITS_FOR_APPROVAL),
+            _ => sql,
+        };
         self.change("store retry", sql, Vec::new()).await
     }
 
@@ -353,6 +328,23 @@ impl Store {
         let sql = Sql::new("DELETE FROM intents WHERE next_at IS NULL AND created_at < ")
             .bind(before.timestamp_micros());
         self.change("expire runs", sql, Vec::new()).await.map(drop)
+    }
+
+    /// A change with which the driver hands a run back until it is due again.
+    pub(super) fn handed_back(
+        &self,
+        sql: Sql,
+        intent: &Intent,
+        now: DateTime<Utc>,
+        next_at: Option<DateTime<Utc>>,
+    ) -> Sql {
+        let sql = sql
+            .push(", updated_at = ")
+            .bind(now.timestamp_micros())
+            .push(", next_at = ")
+            .bind(next_at.map(|at| at.timestamp_micros()))
+            .push(", claimed_until = 0 WHERE ");
+        self.claimed(sql, intent)
     }
 
     pub(super) fn claimed(&self, sql: Sql, intent: &Intent) -> Sql {

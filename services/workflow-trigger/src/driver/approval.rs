@@ -8,7 +8,7 @@ use chrono::{DateTime, Utc};
 use mesh_bus::Backoff;
 use tokio_util::sync::CancellationToken;
 
-use super::{Driver, RETRY_DELAY, Step, next_attempt};
+use super::{Driver, RETRY_DELAY, Step};
 use crate::domain::index::Rules;
 use crate::domain::intent::{Intent, IntentState};
 use crate::domain::notice;
@@ -54,10 +54,7 @@ impl Driver {
         let mut asked = approval.map_or_else(BTreeSet::new, |approval| approval.asked.clone());
         if let Err(words) = self.ask_those(&rules, intent, until, &mut asked).await {
             tracing::warn!(error = words, "approvers not asked, retrying");
-            // Not after its end: a run whose approvers were not asked ends, too.
-            let at = next_attempt(&self.config, intent.attempts, now).min(until);
-            self.store.ask_again(intent, &words, at).await?;
-            return Ok(Step::Stored);
+            return Ok(Step::Retry(words));
         }
         if self.store.asked(intent, &asked, until).await? {
             tracing::info!(until = %until, "run waits for approval");

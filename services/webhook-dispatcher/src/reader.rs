@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use chrono::{DateTime, Utc};
 use futures_util::StreamExt as _;
-use mesh_bus::{Bus, StreamState};
+use mesh_bus::{Backoff, Bus, StreamState};
 use mesh_events::catalogue::SLURM_EVENTS;
 use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
@@ -27,7 +27,7 @@ use tokio_util::sync::CancellationToken;
 use recovery::Recovery;
 
 use crate::error::Error;
-use crate::repeat::{pause, while_connected};
+use crate::repeat::while_connected;
 use crate::store::Store;
 use crate::stream::cursor::Cursor;
 use crate::stream::subscription::Index;
@@ -323,7 +323,7 @@ impl EventReader {
                     }
                 }
             }
-            if !pause(STORE_INTERVAL, shutdown).await {
+            if !Backoff::fixed(STORE_INTERVAL).wait(shutdown).await {
                 // Once more, so that nothing is read twice after an orderly stop.
                 drop(self.store_positions(store).await);
                 return;

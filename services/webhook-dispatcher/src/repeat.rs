@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use mesh_bus::Bus;
+use mesh_bus::{Backoff, Bus};
 use tokio_util::sync::CancellationToken;
 
 /// Wait before the next try after an error of NATS or the database.
@@ -30,16 +30,8 @@ pub async fn while_connected<F, E>(
                 RETRY_INTERVAL
             }
         };
-        if !pause(interval, shutdown).await {
+        if !Backoff::fixed(interval).wait(shutdown).await {
             return;
         }
-    }
-}
-
-/// Sleeps. Returns false if stopped before.
-pub async fn pause(time: Duration, stop: &CancellationToken) -> bool {
-    tokio::select! {
-        () = stop.cancelled() => false,
-        () = tokio::time::sleep(time) => true,
     }
 }

@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
+use mesh_bus::Backoff;
+
 use crate::clock;
 use crate::delivery::endpoint_worker::EndpointWorker;
 use crate::error::Error;
-use crate::repeat::{RETRY_INTERVAL, pause};
+use crate::repeat::RETRY_INTERVAL;
 use crate::store::delivery_position::DeliveryPosition;
 use crate::store::redeliveries::RedeliveryJob;
 
@@ -18,7 +20,7 @@ pub async fn run(worker: &EndpointWorker) {
     while !stop.is_cancelled() {
         match piece(worker).await {
             Ok(Some(rest)) => {
-                pause(rest, stop).await;
+                Backoff::fixed(rest).wait(stop).await;
             }
             Ok(None) => return,
             Err(error) => {

@@ -8,12 +8,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use chrono::{DateTime, TimeDelta, Utc};
+use mesh_bus::Backoff;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::steady::keeps_pace;
 use crate::delivery::endpoint_worker::WorkerContext;
 use crate::error::Error;
-use crate::repeat::pause;
 use crate::store::Store;
 
 /// Interval between runs.
@@ -33,7 +33,7 @@ pub async fn run(shared: Arc<WorkerContext>, remember: Duration, shutdown: Cance
                 )
             }
         }
-        if !pause(INTERVAL, &shutdown).await {
+        if !Backoff::fixed(INTERVAL).wait(&shutdown).await {
             return;
         }
     }

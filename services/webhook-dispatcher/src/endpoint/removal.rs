@@ -3,13 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use mesh_bus::Backoff;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock;
 use crate::delivery::endpoint_worker::WorkerContext;
 use crate::delivery::lease::Lease;
 use crate::error::Error;
-use crate::repeat::{RETRY_INTERVAL, pause};
+use crate::repeat::RETRY_INTERVAL;
 
 /// Interval between checks that all outcomes of a removed endpoint are published.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
@@ -22,7 +23,7 @@ pub async fn remove(shared: Arc<WorkerContext>, lease: Lease, stop: Cancellation
             endpoint = lease.endpoint,
             "removing endpoint failed, retrying"
         );
-        if !pause(RETRY_INTERVAL, &stop).await {
+        if !Backoff::fixed(RETRY_INTERVAL).wait(&stop).await {
             return;
         }
     }
@@ -45,7 +46,7 @@ async fn try_remove(
         shared.outcomes.notify_one();
     }
     while !store.outbox(vec![name.clone()], 1).await?.is_empty() {
-        if !pause(POLL_INTERVAL, stop).await {
+        if !Backoff::fixed(POLL_INTERVAL).wait(stop).await {
             return Ok(());
         }
     }

@@ -15,12 +15,14 @@ const RELOAD_INTERVAL: Duration = Duration::from_secs(2);
 const SETTLE_TIME: Duration = Duration::from_millis(250);
 
 type Stamps = BTreeMap<PathBuf, Option<FileStamp>>;
+/// True for the files of a folder that count.
+type Counts = fn(&Path) -> bool;
 
 /// Files, each with its stamp from before it was read: a change in between is noticed at the next comparison.
 #[derive(Clone, Debug, Default)]
 pub struct WatchedFiles {
     files: Vec<PathBuf>,
-    folders: Vec<(PathBuf, fn(&Path) -> bool)>,
+    folders: Vec<(PathBuf, Counts)>,
     stamps: Stamps,
     is_due: bool,
 }
@@ -63,7 +65,7 @@ impl WatchedFiles {
 }
 
 /// None if the folder cannot be read.
-fn stamps_in(folder: &Path, counts: fn(&Path) -> bool) -> Stamps {
+fn stamps_in(folder: &Path, counts: Counts) -> Stamps {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let paths = entries
         .map(|entry| entry.path())

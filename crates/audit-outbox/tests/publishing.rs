@@ -1,5 +1,7 @@
 //! Entries of both kinds of tables, published by a real server.
 
+#![allow(clippy::unwrap_used, reason = "a test stops where its set-up fails")]
+
 use std::time::Duration;
 
 use audit_outbox::{AuditRow, AuditTable};

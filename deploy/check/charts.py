@@ -32,6 +32,8 @@ REFUSED = [
     ({"slurm": {"restUrl": ""}}, "slurm.restUrl"),
     ({"ingress": {"enabled": True}}, "ingress.host"),
     ({"metrics": {"podMonitor": True}}, "metrics.tokenSecret"),
+    ({"services": {"workflow-trigger": {"enabled": True, "replicas": 2}}}, "services.workflow-trigger.replicas"),
+    ({"services": {"workflow-trigger": {"submiter": {}}}}, "submiter"),
 ]
 faults = []
 
@@ -61,6 +63,11 @@ def pods(objects):
             yield f"{thing['kind']} {thing['metadata']['name']}", thing, template
 
 
+def config(objects):
+    """The files that every pod mounts."""
+    return next(thing["data"] for thing in objects if thing["kind"] == "ConfigMap" and "mesh.toml" in thing["data"])
+
+
 def rules(name, objects):
     """What Kubernetes' own schemas do not say."""
 
@@ -87,9 +94,11 @@ def rules(name, objects):
         declared |= {claim["metadata"]["name"] for claim in thing["spec"].get("volumeClaimTemplates", [])}
         for container in spec["containers"]:
             own = container.get("securityContext", {})
-            if own.get("allowPrivilegeEscalation") is not False or own.get("readOnlyRootFilesystem") is not True:
+            # trigger-submitter becomes other users. Nobody else gains anything.
+            submits = labels["app.kubernetes.io/component"] == "workflow-trigger"
+            if own.get("allowPrivilegeEscalation") is not submits or own.get("readOnlyRootFilesystem") is not True:
                 fault(where, "the container may write or escalate")
-            if own.get("capabilities", {}).get("drop") != ["ALL"]:
+            if own.get("capabilities") != {"drop": ["ALL"], **({"add": ["SETUID", "SETGID"]} if submits else {})}:
                 fault(where, "capabilities")
             resources = container.get("resources", {})
             if not resources.get("requests") or "memory" not in resources.get("limits", {}):
@@ -99,6 +108,8 @@ def rules(name, objects):
                 fault(where, f"volumes {declared ^ mounted} are declared or mounted alone")
             if any("subPath" in mount for mount in container.get("volumeMounts", [])):
                 fault(where, "a subPath is never updated")
+            if submits and "trigger-submitter.toml" not in config(objects):
+                fault(where, "no trigger-submitter.toml")
             names = [variable["name"] for variable in container.get("env", [])]
             if len(names) != len(set(names)):
                 fault(where, "a variable is set twice")

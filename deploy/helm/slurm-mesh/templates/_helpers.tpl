@@ -54,6 +54,14 @@ runAsNonRoot: true
 capabilities: {drop: [ALL]}
 {{- end -}}
 
+{{/* trigger-submitter becomes the owner of a rule, by its file capabilities. */}}
+{{- define "mesh.submitterSecurity" -}}
+allowPrivilegeEscalation: true
+readOnlyRootFilesystem: true
+runAsNonRoot: true
+capabilities: {drop: [ALL], add: [SETUID, SETGID]}
+{{- end -}}
+
 {{- define "mesh.natsUrl" -}}
 {{- if .Values.nats.embedded -}}nats://{{ include "mesh.fullname" . }}-nats:4222
 {{- else -}}{{ .Values.nats.url }}{{- end -}}

@@ -181,7 +181,8 @@ impl AuditTable {
             }
         }
         if !ids.is_empty() {
-            let delete = |column: &str| Sql::new(format!("DELETE FROM {} WHERE {column}", self.table));
+            let delete =
+                |column: &str| Sql::new(format!("DELETE FROM {} WHERE {column}", self.table));
             let delete = match self.sequence {
                 Some(sequence) => delete(sequence).any_of(published),
                 None => delete(self.id).any_of(ids),

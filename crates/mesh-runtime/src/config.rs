@@ -19,7 +19,7 @@ use serde::de::DeserializeOwned;
 
 use crate::Service;
 
-pub use mesh::{ApiConfig, LogFormat, MeshConfig, TelemetryConfig};
+pub use mesh::{ApiConfig, LogFormat, MeshConfig, OtlpSignal, TelemetryConfig};
 pub use renamed::RenamedKeys;
 use secrets::secret_keys;
 

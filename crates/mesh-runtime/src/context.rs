@@ -42,6 +42,7 @@ impl Context {
         }
         faults.extend(mesh.nats.faults());
         faults.extend(mesh.api.faults());
+        faults.extend(mesh.telemetry.faults());
         faults.extend(config.exposed_secrets());
         if !faults.is_empty() {
             return Err(ConfigError::faults(config.name(), &faults));

@@ -1,17 +1,23 @@
 //! Logs, traces and metrics of a process. Starts first, flushes last.
 
+mod meter;
+mod otlp;
+
+use metrics_util::layers::FanoutBuilder;
+use opentelemetry::global;
+use opentelemetry::metrics::MeterProvider as _;
 use opentelemetry::trace::TracerProvider as _;
-use opentelemetry::{KeyValue, global};
-use opentelemetry_otlp::{SpanExporter, WithExportConfig as _};
-use opentelemetry_sdk::Resource;
+use opentelemetry_appender_tracing::layer::OpenTelemetryTracingBridge;
 use opentelemetry_sdk::propagation::TraceContextPropagator;
-use opentelemetry_sdk::trace::{Sampler, SdkTracerProvider};
 use tracing::level_filters::LevelFilter;
+use tracing_subscriber::filter::filter_fn;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{EnvFilter, Layer as _, Registry, fmt, reload};
 
 use crate::config::LogFormat;
+use crate::telemetry::meter::MeterRecorder;
+use crate::telemetry::otlp::Providers;
 use crate::{BoxError, MeshConfig, TelemetryConfig};
 
 /// Buckets of duration histograms, in seconds.
@@ -22,9 +28,15 @@ const DURATION_BUCKETS: [f64; 14] = [
 /// Version metric, so that a service without any activity also shows up in Prometheus.
 const BUILD_INFO: &str = "mesh_build_info";
 
+/// Name of the tracer and the meter.
+const SCOPE: &str = "slurm-mesh";
+
+/// Beginnings of the targets of what sends logs: what they log while they send must not be sent.
+const SENDERS: [&str; 6] = ["opentelemetry", "tonic", "tower", "h2", "hyper", "rustls"];
+
 /// Telemetry of a process; [`Telemetry::flush`] sends what is buffered.
 pub struct Telemetry {
-    provider: Option<SdkTracerProvider>,
+    providers: Providers,
     /// Renders the process's metrics in Prometheus' text format.
     pub metrics: metrics_exporter_prometheus::PrometheusHandle,
     /// The filter of the logs, which may be changed.
@@ -54,7 +66,7 @@ impl LogFilter {
     }
 }
 
-/// Sets up logs on standard error, traces by OTLP if an endpoint is configured, and metrics.
+/// Sets up logs on standard error and metrics, and sends traces, metrics and logs by OTLP as configured.
 ///
 /// # Errors
 /// If the log filter or the endpoint is wrong, or telemetry was set up before in this process.
@@ -72,66 +84,53 @@ pub fn init(service: &'static str, config: &TelemetryConfig) -> Result<Telemetry
             .boxed(),
     };
     global::set_text_map_propagator(TraceContextPropagator::new());
-    let provider = (!config.otlp_endpoint.is_empty())
-        .then(|| provider(service, config))
-        .transpose()?;
+    let providers = Providers::new(service, config)?;
     // The log filter must not decide which spans are exported: each layer has its own filter.
-    let traces = provider.as_ref().map(|provider| {
+    let traces = providers.traces.as_ref().map(|provider| {
         tracing_opentelemetry::layer()
-            .with_tracer(provider.tracer("slurm-mesh"))
+            .with_tracer(provider.tracer(SCOPE))
             .with_filter(LevelFilter::INFO)
     });
+    let sent = providers.logs.as_ref().map(|provider| {
+        let is_own = |target: &str| !SENDERS.iter().any(|sender| target.starts_with(sender));
+        OpenTelemetryTracingBridge::new(provider)
+            .with_filter(filter_fn(move |metadata| is_own(metadata.target())))
+    });
     Registry::default()
-        .with(logs.with_filter(filter))
+        .with(logs.and_then(sent).with_filter(filter))
         .with(traces)
         .try_init()?;
-    let rendered = metrics_exporter_prometheus::PrometheusBuilder::new()
+    let shown = metrics_exporter_prometheus::PrometheusBuilder::new()
         .set_buckets(&DURATION_BUCKETS)?
-        .install_recorder()?;
+        .build_recorder();
+    let rendered = shown.handle();
+    match &providers.metrics {
+        Some(provider) => {
+            let sent = MeterRecorder::new(provider.meter(SCOPE), &DURATION_BUCKETS);
+            let both = FanoutBuilder::default().add_recorder(shown);
+            metrics::set_global_recorder(both.add_recorder(sent).build())
+                .map_err(|error| error.to_string())?;
+        }
+        None => metrics::set_global_recorder(shown)?,
+    }
     metrics::describe_gauge!(BUILD_INFO, "Always 1; the labels are the running version.");
     metrics::gauge!(BUILD_INFO, "service" => service, "version" => env!("CARGO_PKG_VERSION"))
         .set(1.0);
     Ok(Telemetry {
-        provider,
+        providers,
         metrics: rendered,
         log_filter: LogFilter(log_filter),
     })
 }
 
-fn provider(
-    service: &'static str,
-    config: &TelemetryConfig,
-) -> Result<SdkTracerProvider, BoxError> {
-    let exporter = SpanExporter::builder()
-        .with_tonic()
-        .with_endpoint(&*config.otlp_endpoint)
-        .build()?;
-    let resource = Resource::builder()
-        .with_service_name(service)
-        .with_attribute(KeyValue::new("service.namespace", "slurm-mesh"))
-        .with_attribute(KeyValue::new("service.version", env!("CARGO_PKG_VERSION")))
-        .build();
-    Ok(SdkTracerProvider::builder()
-        .with_batch_exporter(exporter)
-        .with_sampler(Sampler::ParentBased(Box::new(Sampler::TraceIdRatioBased(
-            config.sample_ratio,
-        ))))
-        .with_resource(resource)
-        .build())
-}
-
 impl Telemetry {
     /// Sends what is buffered. The last thing a process does.
     pub async fn flush(self, config: &MeshConfig) {
-        let Some(provider) = self.provider else {
-            return;
-        };
-        let within = config.spans_deadline();
-        // The exporter's thread needs the runtime's workers: never shut it down on one of them.
-        let done =
-            tokio::task::spawn_blocking(move || provider.shutdown_with_timeout(within)).await;
-        if let Ok(Err(error)) = done {
-            tracing::warn!(%error, "last spans not exported");
+        let (within, providers) = (config.spans_deadline(), self.providers);
+        // The exporters' threads need the runtime's workers: never shut them down on one of them.
+        let done = tokio::task::spawn_blocking(move || providers.shut_down(within));
+        if let Err(error) = done.await {
+            tracing::warn!(%error, "telemetry not shut down");
         }
     }
 }

@@ -1,5 +1,6 @@
 //! The section `[mesh]`.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -83,10 +84,38 @@ pub struct TelemetryConfig {
     pub log_format: LogFormat,
     /// Log filter in the syntax of RUST_LOG.
     pub log_filter: String,
-    /// OTLP endpoint (gRPC). Empty: no traces are exported.
+    /// OTLP endpoint (gRPC). Empty: nothing is exported.
     pub otlp_endpoint: LoginUrl,
+    /// What is exported.
+    pub otlp_signals: BTreeSet<OtlpSignal>,
+    /// How often metrics are exported.
+    #[serde(with = "humantime_serde")]
+    pub otlp_metrics_interval: Duration,
     /// Fraction of new traces that are exported, 0 to 1.
     pub sample_ratio: f64,
+}
+
+impl TelemetryConfig {
+    /// All faults, each with its key.
+    pub(crate) fn faults(&self) -> Vec<String> {
+        let mut faults = Vec::new();
+        if self.otlp_metrics_interval < Duration::from_secs(1) {
+            faults.push("mesh.telemetry.otlp_metrics_interval: at least 1s".to_owned());
+        }
+        faults
+    }
+}
+
+/// What can be exported by OTLP.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize, PartialEq, Eq, PartialOrd, Ord)]
+#[serde(rename_all = "lowercase")]
+pub enum OtlpSignal {
+    /// Spans.
+    Traces,
+    /// What `/metrics` shows.
+    Metrics,
+    /// Log lines that pass the log filter.
+    Logs,
 }
 
 /// Format of log lines.

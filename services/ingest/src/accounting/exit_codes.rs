@@ -50,13 +50,11 @@ impl<S: JobQueries> ExitCodeReader<'_, S> {
         let (lacking, mut runs): (Vec<Observation>, Vec<Observation>) = {
             let core = self.collector.core().await;
             runs.into_iter().partition(|run| {
+                let known = core.run_store.get(&run.run);
+                let has_ended = known.is_some_and(|known| known.end_kind().is_some());
                 lacks_code(run)
                     && run.end.is_some_and(|end| end > oldest)
-                    && (self.republish
-                        || !core
-                            .run_store
-                            .get(&run.run)
-                            .is_some_and(|known| known.end_kind().is_some()))
+                    && (self.republish || !has_ended)
             })
         };
         let ids: BTreeSet<JobId> = lacking

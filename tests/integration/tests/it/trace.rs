@@ -209,3 +209,74 @@ impl Trace<'_> {
         );
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn metrics_and_logs_are_sent_and_a_collector_that_does_not_answer_delays_nothing() {
+    let collector = MockServer::builder()
+        .protocol(Protocol::Grpc)
+        .port(0)
+        .start()
+        .await
+        .unwrap();
+    let nats = NatsServer::start().await;
+    let cluster = Cluster::start(&ClusterOptions::small("otlp"))
+        .await
+        .unwrap();
+    let telemetry = |signals: &str, address: std::net::SocketAddr| {
+        format!(
+            "[mesh.telemetry]\notlp_endpoint = \"http://{address}\"\notlp_signals = {signals}\notlp_metrics_interval = \"1s\"\n"
+        )
+    };
+    let more = telemetry("[\"metrics\", \"logs\"]", collector.addr());
+    let mesh = configure(&cluster, &nats, &more).await;
+    let mut ledger = start(&mesh, "ledger").await;
+    ledger.wait_ready(200).await.unwrap();
+    // Every metric that the process shows is sent, with its name.
+    let mut missing = BTreeSet::new();
+    wait_for("every metric arrives", PATIENCE, async || {
+        let page = ledger.get("/metrics").await.body;
+        let shown = page
+            .lines()
+            .filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next())
+            .map(str::to_owned);
+        let sent: BTreeSet<String> = collector
+            .with_collector(|collector| {
+                let names = collector
+                    .metrics()
+                    .iter()
+                    .map(|sent| sent.metric().name.clone());
+                names.collect()
+            })
+            .await;
+        missing = shown.filter(|name| !sent.contains(name)).collect();
+        Ok((!sent.is_empty() && missing.is_empty()).then_some(()))
+    })
+    .await
+    .unwrap_or_else(|error| panic!("{error}: {missing:?}"));
+    terminate(ledger).await;
+    collector
+        .with_collector(|collector| {
+            collector
+                .expect_metric_with_name("mesh_build_info")
+                .with_resource_attribute("service.name", "ledger")
+                .assert_at_least(1);
+            collector
+                .expect_log_with_body("ledger started")
+                .with_resource_attribute("service.name", "ledger")
+                .assert_exists();
+            assert_eq!(collector.span_count(), 0, "traces are not named");
+        })
+        .await;
+    collector.shutdown().await.unwrap();
+
+    // Takes connections, and never answers.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let all = "[\"traces\", \"metrics\", \"logs\"]";
+    let more = telemetry(all, silent.local_addr().unwrap());
+    mesh.change(&format!("[mesh.nats]\nurl = \"{}\"\n{more}", nats.url()))
+        .unwrap();
+    let mut ledger = start(&mesh, "ledger").await;
+    ledger.wait_ready(200).await.unwrap();
+    assert_eq!(ledger.get("/metrics").await.status, 200);
+    terminate(ledger).await;
+}

@@ -20,6 +20,7 @@ mod outbox;
 mod payload_cache;
 mod published;
 mod republish;
+mod unpublished_runs;
 mod unseen_ids;
 mod usage_backlog;
 mod waiting_jobs;

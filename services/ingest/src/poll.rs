@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use self::hook_health::HookHealth;
 pub use self::reads::Turns;
-use self::selection::{arrays, changed, missing};
+use self::selection::{arrays, changed, missing, shown};
 use crate::accounting::resolver::LookupQueue;
 use crate::adapters::chunks::ChunkPublisher;
 use crate::collector::Collector;
@@ -157,12 +157,13 @@ impl<S: JobQueries> Poller<S> {
         let now = taken_at.as_secs();
         let rows: BTreeSet<u32> = listing.rows.iter().map(|row| row.job_id.get()).collect();
         self.collector.touch(&rows, now).await;
-        let (changed, missing, arrays) = {
+        let (changed, missing, arrays, unpublished) = {
             let core = self.collector.core().await;
             (
                 changed(&core.run_store, &listing),
                 missing(&core.run_store, &listing, &rows),
                 arrays(&core.run_store, &listing),
+                shown(&core.unpublished_jobs(), &listing),
             )
         };
         let cause = Cause::Poll(number);
@@ -181,6 +182,7 @@ impl<S: JobQueries> Poller<S> {
         if let Some(pause) = self.settle(&cause, arrays).await? {
             return Ok(PollOutcome::Retry(pause));
         }
+        self.look_up_unpublished(&unpublished).await?;
         self.collector.record_poll(number, began.into_std()).await?;
         self.collector.republished_message(number).await?;
         self.collector.expire().await;

@@ -9,6 +9,7 @@ use mesh_events::proto::mesh::capture::v1::CaptureEvent;
 use mesh_events::timestamp;
 use mesh_runtime::{Condition, error_chain};
 use tokio::sync::watch;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::Error;
@@ -45,6 +46,8 @@ struct SourceState {
     light: u32,
     heavy: u32,
     down_since: Option<chrono::DateTime<chrono::Utc>>,
+    /// The same by the monotonic clock, if it failed in this process.
+    down_at: Option<Instant>,
 }
 
 impl SourceState {
@@ -69,7 +72,9 @@ impl SourceState {
         *failures = failures.saturating_add(1);
         let failures = *failures;
         let news = self.down_since.is_none();
-        self.down_since.get_or_insert(now);
+        if news {
+            (self.down_since, self.down_at) = (Some(now), Some(Instant::now()));
+        }
         (news, failures)
     }
 }
@@ -105,7 +110,7 @@ impl SlurmSource {
         if has_failed && self.name == SLURMDBD {
             self.collector.accounting_answers().await;
         }
-        let was_down = {
+        let (was_down, down_at) = {
             let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
             let since = state.answered(weight);
             if state.down_since.is_none()
@@ -113,15 +118,21 @@ impl SlurmSource {
             {
                 condition.ok();
             }
-            since
+            (since, state.down_at)
         };
         let Some(since) = was_down else { return Ok(()) };
-        if self.name == SLURMDBD {
-            self.collector.accounting_returned().await;
-        }
         let now = chrono::Utc::now();
         // The clock may have been ahead.
         let since = since.min(now);
+        if self.name == SLURMDBD {
+            self.collector.accounting_returned().await;
+            let lasted = (now - since).to_std().unwrap_or_default();
+            let lasted = down_at.map_or(lasted, |at| at.elapsed().max(lasted));
+            // Shorter than that, it ends no lookup. Stored in one write with the event.
+            if lasted >= self.collector.config.missing_record_timeout {
+                self.collector.read_outage(since.timestamp()).await;
+            }
+        }
         tracing::info!(
             source = self.name,
             down_seconds = (now - since).num_seconds(),

@@ -100,10 +100,15 @@ impl BacklogProgress {
         let Some(from) = after_poll(meta, config, now) else {
             return false;
         };
+        self.add(meta, from);
+        true
+    }
+
+    /// Adds the time since then.
+    fn add(&mut self, meta: &mut Meta, from: i64) {
         let earliest = |known: Option<i64>| Some(known.map_or(from, |known| known.min(from)));
         meta.backlog_from = earliest(meta.backlog_from);
         self.added_from = earliest(self.added_from);
-        true
     }
 
     /// Shortens the backlog by what was worked off. What was added meanwhile stays.
@@ -180,6 +185,14 @@ impl Collector {
             self.backlog_changed.notify_one();
         }
         now
+    }
+
+    /// Adds an outage of accounting that is over: the lookups that were given up meanwhile are not repeated.
+    pub async fn read_outage(&self, since: i64) {
+        let core = &mut *self.core.lock().await;
+        let from = since.saturating_sub(self.config.overlap_secs());
+        core.backlog_progress.add(&mut core.meta, from);
+        self.backlog_changed.notify_one();
     }
 
     /// Waits until the backlog grows.

@@ -212,6 +212,9 @@ impl Collector {
                 .entry(observation.raw_id)
                 .or_insert_with(OpenLookup::now);
             core.store_question(observation.raw_id);
+            if decision.changes.is_empty() && core.run_store.get(&run).is_none() {
+                core.note_unpublished(&run, &observation);
+            }
             if observation.record == Record::Controller
                 && observation.restarts.is_some_and(|restarts| restarts > 0)
             {

@@ -170,14 +170,11 @@ impl Collector {
         let core = &mut *core;
         // Runs in the accounting backlog must be recognized as published.
         let published_until = core.meta.watermark;
-        let pending = [
-            core.meta.backlog_from,
-            core.meta.down_since.get(SLURMDBD).copied(),
-        ];
-        let caught_up_until = pending
-            .into_iter()
-            .flatten()
-            .fold(published_until, i64::min);
+        // Also those of an outage of accounting, which is read when it is over.
+        let outage = core.meta.down_since.get(SLURMDBD).copied();
+        let unread = core.meta.backlog_from.into_iter().chain(outage).min();
+        let caught_up_until =
+            unread.map_or(published_until, |pending| pending.min(published_until));
         core.expire_waiting(caught_up_until, &self.config);
         let oldest = caught_up_until
             - i64::try_from(self.config.ended_run_retention.as_secs()).unwrap_or(i64::MAX);

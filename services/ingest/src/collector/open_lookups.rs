@@ -177,6 +177,7 @@ impl Collector {
     /// Records an answer of accounting about these jobs. `alive` are the runs that have not ended according to it.
     pub async fn accounting_answered(&self, ids: &BTreeSet<u32>, alive: &BTreeSet<RunKey>) {
         let mut core = self.core.lock().await;
+        core.waiting.unpublished.answered(ids);
         for (array, lookup) in &mut core.task_lookups {
             if ids.contains(&array.job_id) {
                 lookup.open.answered(alive.contains(array), &self.config);
@@ -223,6 +224,7 @@ impl Core {
         usage
             .chain(self.array_submission_backlog.waits())
             .chain(self.unseen_waits.all())
+            .chain(self.waiting.unpublished.waits())
     }
 
     /// Restores the lookups that were open when the last process ended.

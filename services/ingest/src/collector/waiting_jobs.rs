@@ -13,6 +13,7 @@ use super::deferred::{
     DeferredKey, DeferredObservation, DeferredObservations, max_age, oldest_kept,
 };
 use super::open_lookups::{pack, unpack};
+use super::unpublished_runs::{StoredRun, UnpublishedRuns};
 use super::{Collector, Core, TracedObservation};
 use crate::adapters::store::Store;
 use crate::config::Config;
@@ -28,6 +29,8 @@ pub struct WaitingJobs {
     pub(super) restarted: HashMap<u32, i64>,
     /// Lookups of jobs of which every known run has ended, or none is known.
     pub(super) lookups: BTreeMap<u32, StoredLookup>,
+    /// Runs that were seen and are not published yet.
+    pub(super) unpublished: UnpublishedRuns,
     /// Jobs of which an observation was deferred that is not stored yet.
     pub(super) unstored: BTreeSet<u32>,
 }
@@ -42,6 +45,9 @@ pub struct StoredJob {
     restarted: Option<i64>,
     #[serde(rename = "oq", default, skip_serializing_if = "Option::is_none")]
     lookup: Option<StoredLookup>,
+    /// Runs that are not published yet, by their keys.
+    #[serde(rename = "u", default, skip_serializing_if = "BTreeMap::is_empty")]
+    unpublished: BTreeMap<String, StoredRun>,
 }
 
 /// A record of slurmctld of a waiting run. What such a record does not have is left out.
@@ -199,6 +205,10 @@ impl WaitingJobs {
         for (raw_id, lookup) in self.lookups.iter().filter(|(id, _)| is_in(**id)) {
             jobs.entry(*raw_id).or_default().lookup = Some(lookup.clone());
         }
+        for (raw_id, run, stored) in self.unpublished.of_shard(shard) {
+            let job = jobs.entry(raw_id).or_default();
+            job.unpublished.insert(run, stored);
+        }
         jobs
     }
 
@@ -214,6 +224,11 @@ impl WaitingJobs {
             }
             if let Some(lookup) = job.lookup {
                 self.lookups.insert(raw_id, lookup);
+            }
+            for (key, stored) in job.unpublished {
+                if let Ok(run) = RunKey::parse(cluster, &key) {
+                    self.unpublished.restore(run, raw_id, stored);
+                }
             }
         }
     }
@@ -307,7 +322,8 @@ impl Core {
         }
     }
 
-    /// Removes jobs that no source has shown for so long that every lookup of them has ended. `caught_up_until`, in Unix seconds, is
+    /// Removes jobs that no source has shown for so long that every lookup of them has ended; the runs have become gaps, unless they were
+    /// published. `caught_up_until`, in Unix seconds, is
     /// the time until which everything was read: what waits during an outage stays.
     pub(super) fn expire_waiting(&mut self, caught_up_until: i64, config: &Config) {
         let max_age = max_age(config);

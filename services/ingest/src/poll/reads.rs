@@ -161,6 +161,19 @@ impl<S: JobQueries> Poller<S> {
         Ok(None)
     }
 
+    /// Asks accounting about runs that could not be published yet, if this poll has shown none of them.
+    pub(super) async fn look_up_unpublished(
+        &mut self,
+        shown: &BTreeSet<(u32, i64)>,
+    ) -> Result<(), Error> {
+        let ask = self.collector.unpublished(shown).await?;
+        let ask = self.turns.unpublished.next(&ask, MAX_MISSING_PER_POLL);
+        for id in ask {
+            self.lookups.ask(id.get()).await;
+        }
+        Ok(())
+    }
+
     /// Whether an array has a record of its own; `None` if the answer does not show it.
     fn presence(
         &self,
@@ -203,4 +216,6 @@ pub struct Turns {
     arrays: Rotation,
     /// Arrays that accounting is asked about.
     arrays_in_accounting: Rotation,
+    /// Jobs of runs that are not published yet.
+    unpublished: Rotation,
 }

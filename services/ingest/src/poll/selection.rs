@@ -115,6 +115,14 @@ pub(super) fn missing(
         .collect()
 }
 
+/// Returns the rows of these jobs, by Slurm's job id and submit time.
+pub(super) fn shown(jobs: &BTreeSet<u32>, listing: &QueueListing) -> BTreeSet<(u32, i64)> {
+    let rows = listing.rows.iter();
+    rows.filter(|row| jobs.contains(&row.job_id.get()))
+        .filter_map(|row| Some((row.job_id.get(), row.submit?.as_secs())))
+        .collect()
+}
+
 /// Returns the arrays without a row.
 pub(super) fn absent(arrays: &[OpenArray]) -> BTreeSet<JobId> {
     let absent = arrays

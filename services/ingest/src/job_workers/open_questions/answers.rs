@@ -102,7 +102,7 @@ impl JobQueries for Model {
             AccountingQuery::Jobs(ids) => ids.iter().any(|id| id.get() == question.id),
         };
         let selected = self.questions().iter().filter(is_selected);
-        Ok(selected.filter_map(|question| self.row(question)).collect())
+        Ok(selected.flat_map(|question| self.rows(question)).collect())
     }
 
     async fn usage(&self, jobs: &[JobRef]) -> Result<Vec<UsageRecord>, SlurmError> {
@@ -111,7 +111,7 @@ impl JobQueries for Model {
             JobId::new(question.id).is_some_and(|id| jobs.contains(&JobRef::Job(id)))
         };
         let rows = self.questions().iter().filter(is_selected);
-        let rows = rows.filter_map(|question| self.row(question));
+        let rows = rows.flat_map(|question| self.rows(question));
         let usage = rows.map(|record| UsageRecord {
             record,
             cpu_millis: Some(1_000),

@@ -7,7 +7,9 @@ use mesh_events::proto::mesh::hook::v1::Doorbell;
 use slurm_client::{AccountingRecord, ArrayPosition, ArrayTasks, Error as SlurmError, JobRecord};
 use slurm_types::{ExitCode, JobId, JobState, UnixTime};
 
-use super::world::{EPILOG_STEPS, Kind, LOST_AT_FIRST, Question, Step, World};
+use super::world::{
+    EPILOG_STEPS, Kind, LOST_AT_FIRST, NEXT_RUN_STEPS, PURGE_STEPS, Question, Step, World,
+};
 use crate::domain::Evidence;
 
 /// Slurm, whose times are relative to the start of the test.
@@ -132,7 +134,8 @@ impl Model {
                 | Kind::ReportedEnd
                 | Kind::ReportedEarlierEnd
                 | Kind::ExitCode
-                | Kind::LostTwice,
+                | Kind::LostTwice
+                | Kind::ShortNextRun,
                 false,
             ) => runs,
             (Kind::End | Kind::LostTwice | Kind::Array, true)
@@ -146,6 +149,22 @@ impl Model {
                     ..waits
                 }
             }
+            (Kind::ShortNextRun, true) if poll >= question.opens + PURGE_STEPS => return None,
+            (Kind::ShortNextRun, true) => {
+                let has_ended = poll >= question.opens + NEXT_RUN_STEPS;
+                JobRecord {
+                    submit: self.at(100),
+                    start: self.at(101),
+                    end: self.at(103).filter(|_| has_ended),
+                    restarts: 1,
+                    ..if has_ended { completed } else { runs }
+                }
+            }
+            (Kind::Resized, false) => waits,
+            (Kind::Resized, true) => JobRecord {
+                resize_time: self.at(5),
+                ..runs
+            },
             (Kind::Task | Kind::Array, false) => array("0-9"),
             (Kind::Task, true) | (Kind::SubmittedTasks, _) => array("1-9"),
             (Kind::Usage, true) => completed,
@@ -176,8 +195,43 @@ impl Model {
         question.is_answered(self.world.reported(self.poll()))
     }
 
-    /// Accounting's row of a job.
-    pub(super) fn row(&self, question: &Question) -> Option<AccountingRecord> {
+    /// Accounting's rows of a job.
+    pub(super) fn rows(&self, question: &Question) -> Vec<AccountingRecord> {
+        self.row(question)
+            .into_iter()
+            .chain(self.second_row(question))
+            .collect()
+    }
+
+    /// The row of the next run, or of the next part of a resized one.
+    fn second_row(&self, question: &Question) -> Option<AccountingRecord> {
+        let poll = self.world.reported(self.poll());
+        let row = |state: &str, submit, start| AccountingRecord {
+            state: JobState::parse(state),
+            submit: self.at(submit),
+            start: self.at(start),
+            end: None,
+            db_index: Some(2),
+            ..self.row(question).unwrap_or_default()
+        };
+        match question.kind {
+            Kind::ShortNextRun if poll >= question.opens + NEXT_RUN_STEPS => {
+                let has_end = question.is_answered(poll);
+                (has_end || question.alive).then(|| match has_end {
+                    true => AccountingRecord {
+                        end: self.at(103),
+                        ..row("COMPLETED", 100, 101)
+                    },
+                    false => row("RUNNING", 100, 101),
+                })
+            }
+            Kind::Resized if question.is_answered(poll) => Some(row("RUNNING", 5, 5)),
+            _ => None,
+        }
+    }
+
+    /// Accounting's first row of a job.
+    fn row(&self, question: &Question) -> Option<AccountingRecord> {
         let poll = self.world.reported(self.poll());
         let ended = question.is_answered(poll);
         let row = |state: &str| AccountingRecord {
@@ -206,9 +260,17 @@ impl Model {
             Kind::End | Kind::LostTwice | Kind::Usage | Kind::ReportedEnd | Kind::ExitCode => {
                 (row("COMPLETED"), row("RUNNING"))
             }
-            Kind::EarlierEnd | Kind::ReportedEarlierEnd | Kind::UnseenEarlierEnd => {
-                (row("REQUEUED"), row("RUNNING"))
-            }
+            Kind::EarlierEnd
+            | Kind::ReportedEarlierEnd
+            | Kind::UnseenEarlierEnd
+            | Kind::ShortNextRun => (row("REQUEUED"), row("RUNNING")),
+            Kind::Resized => (
+                AccountingRecord {
+                    end: self.at(5).filter(|_| ended),
+                    ..row("RESIZING")
+                },
+                row("RUNNING"),
+            ),
             // What leaves no record never has one.
             Kind::Task | Kind::SubmittedTasks => (array("PENDING"), array("PENDING")),
             Kind::Array => (array("CANCELLED"), array("PENDING")),

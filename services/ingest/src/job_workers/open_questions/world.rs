@@ -10,6 +10,9 @@ use proptest::sample::select;
 pub(super) const STEP: u64 = 15;
 /// Steps for which the epilogs of a run take: longer than any answer of accounting.
 pub(super) const EPILOG_STEPS: u64 = 60;
+/// Steps for which the next run of [`Kind::ShortNextRun`] runs, and then until slurmctld has purged it.
+pub(super) const NEXT_RUN_STEPS: u64 = 4;
+pub(super) const PURGE_STEPS: u64 = 24;
 /// Steps before the question during which slurmctld does not have the run for the first time.
 pub(super) const LOST_AT_FIRST: Range<u64> = 20..40;
 /// Steps that slurmctld needs to report what happened during an outage of accounting.
@@ -45,11 +48,16 @@ pub(super) enum Kind {
     ExitCode,
     /// How did the run end before the first one that was seen?
     UnseenEarlierEnd,
+    /// What became of the run after it, which slurmctld has purged since? No poll could publish it while the end of the one before was
+    /// looked up.
+    ShortNextRun,
+    /// What did a run hold when it started, of which the first record is that after a resize?
+    Resized,
     /// How did a run end that slurmctld does not have any more, and did not have for a while earlier?
     LostTwice,
 }
 
-pub(super) const KINDS: [Kind; 12] = [
+pub(super) const KINDS: [Kind; 14] = [
     Kind::End,
     Kind::EarlierEnd,
     Kind::Task,
@@ -62,6 +70,8 @@ pub(super) const KINDS: [Kind; 12] = [
     Kind::SubmittedTasks,
     Kind::ExitCode,
     Kind::UnseenEarlierEnd,
+    Kind::ShortNextRun,
+    Kind::Resized,
 ];
 
 #[derive(Clone, Debug)]
@@ -81,14 +91,22 @@ impl Question {
     /// which is an event of its own, and from the first answer after a restart on.
     pub(super) fn age(&self, n: usize, until: u64, steps: &[Step]) -> u64 {
         let counts = |pair: &[Step]| match self.kind {
-            Kind::Usage | Kind::Canceller | Kind::UnseenId | Kind::SubmittedTasks => pair
+            Kind::Usage
+            | Kind::Canceller
+            | Kind::UnseenId
+            | Kind::SubmittedTasks
+            | Kind::ShortNextRun => pair
                 .iter()
                 .all(|step| step.slurmdbd && step.restart == Restart::No),
             Kind::ExitCode => pair[1].slurmctld && pair[1].slurmdbd,
             _ => pair[1].slurmctld && !pair[1].leaves_out(n),
         };
         let open = (1..until).zip(steps.windows(2));
-        let counted = open.filter(|(poll, pair)| self.is_open(*poll) && counts(pair));
+        let since = match self.kind {
+            Kind::ShortNextRun => self.opens + PURGE_STEPS,
+            _ => self.opens,
+        };
+        let counted = open.filter(|(poll, pair)| *poll >= since && counts(pair));
         u64::try_from(counted.count()).unwrap() * STEP
     }
 

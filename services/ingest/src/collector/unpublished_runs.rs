@@ -1,0 +1,205 @@
+//! Runs that were seen while the run before them was still looked up, and that are not published for that reason. slurmctld may purge such a
+//! run before that lookup ends. Each is a question of its own then: accounting is asked until the run is published, or becomes a gap.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use mesh_events::{EventType, RunKey};
+use serde::{Deserialize, Serialize};
+use slurm_types::JobId;
+use tokio::time::Instant;
+
+use super::accounting_wait::AccountingWait;
+use super::gaps::{lost, owner_suffix};
+use super::{Collector, Core};
+use crate::Error;
+use crate::adapters::store::Store;
+use crate::domain::{Observation, Owner};
+
+/// Interval at which the wait is stored. A restart repeats at most this much of it.
+const WAIT_STORE_INTERVAL: Duration = Duration::from_secs(30);
+
+/// A run that is not published yet.
+#[derive(Clone, Debug)]
+pub(super) struct UnpublishedRun {
+    /// Slurm's job id.
+    raw_id: u32,
+    owner: Owner,
+    /// How long accounting was waited for since slurmctld has the run no more.
+    wait: AccountingWait,
+    /// The part of it that is stored.
+    stored: Duration,
+}
+
+impl UnpublishedRun {
+    fn new(raw_id: u32, owner: Owner, waited: Duration) -> Self {
+        Self {
+            raw_id,
+            owner,
+            wait: AccountingWait::continued(waited, Instant::now()),
+            stored: waited,
+        }
+    }
+}
+
+/// As stored with what waits for the same job.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(super) struct StoredRun {
+    #[serde(rename = "o", default)]
+    owner: Owner,
+    /// How long accounting was waited for, in seconds.
+    #[serde(rename = "w", default)]
+    waited: u64,
+}
+
+/// Runs that are not published yet.
+#[derive(Debug, Default)]
+pub(super) struct UnpublishedRuns(BTreeMap<RunKey, UnpublishedRun>);
+
+impl UnpublishedRuns {
+    /// Returns every wait.
+    pub(super) fn waits(&mut self) -> impl Iterator<Item = &mut AccountingWait> {
+        self.0.values_mut().map(|run| &mut run.wait)
+    }
+
+    /// Records an answer of accounting about these jobs. A run of it that has ended is published next.
+    pub(super) fn answered(&mut self, ids: &BTreeSet<u32>) {
+        let now = Instant::now();
+        let asked = self.0.values_mut();
+        asked
+            .filter(|run| ids.contains(&run.raw_id))
+            .for_each(|run| run.wait.answered(now));
+    }
+
+    /// Returns the runs of a shard, with their job, as stored.
+    pub(super) fn of_shard(&self, shard: u32) -> impl Iterator<Item = (u32, String, StoredRun)> {
+        let runs = self.0.iter();
+        let runs = runs.filter(move |(_, run)| Store::shard_of_record(run.raw_id) == shard);
+        runs.map(|(key, run)| {
+            let stored = StoredRun {
+                owner: run.owner.clone(),
+                waited: run.stored.as_secs(),
+            };
+            (run.raw_id, key.entity_key(), stored)
+        })
+    }
+
+    /// Adds a stored run.
+    pub(super) fn restore(&mut self, run: RunKey, raw_id: u32, stored: StoredRun) {
+        let waited = Duration::from_secs(stored.waited);
+        let restored = UnpublishedRun::new(raw_id, stored.owner, waited);
+        self.0.insert(run, restored);
+    }
+}
+
+impl Core {
+    /// Records a run that cannot be published yet.
+    pub(super) fn note_unpublished(&mut self, run: &RunKey, observation: &Observation) {
+        // A requeued job gets another submit time when its epilogs have run (22.05).
+        if observation.in_flux() || self.waiting.unpublished.0.contains_key(run) {
+            return;
+        }
+        let (raw_id, owner) = (observation.raw_id, observation.owner.clone());
+        let noted = UnpublishedRun::new(raw_id, owner, Duration::ZERO);
+        self.waiting.unpublished.0.insert(run.clone(), noted);
+        self.dirty.insert(Store::shard_of_record(raw_id));
+    }
+
+    /// Returns the jobs of the runs that are not published yet, by Slurm's job id.
+    pub fn unpublished_jobs(&self) -> BTreeSet<u32> {
+        let runs = self.waiting.unpublished.0.values();
+        runs.map(|run| run.raw_id).collect()
+    }
+
+    /// Updates a run after a poll. Returns what is to be done.
+    fn next_step(&mut self, run: &RunKey, is_shown: bool, limits: (Duration, &Collector)) -> Step {
+        let is_published = self.run_store.get(run).is_some();
+        let Some(known) = self.waiting.unpublished.0.get_mut(run) else {
+            return Step::Wait;
+        };
+        let (now, raw_id) = (Instant::now(), known.raw_id);
+        if is_published {
+            self.waiting.unpublished.0.remove(run);
+            self.dirty.insert(Store::shard_of_record(raw_id));
+            return Step::Wait;
+        }
+        if is_shown {
+            // Polls publish it once they can.
+            if known.wait.has_answered() {
+                *known = UnpublishedRun::new(raw_id, known.owner.clone(), Duration::ZERO);
+                self.dirty.insert(Store::shard_of_record(raw_id));
+            }
+            return Step::Wait;
+        }
+        let (within, collector) = limits;
+        if known.wait.is_over(within, now, &collector.config) {
+            return Step::GiveUp;
+        }
+        let waited = known.wait.waited(now);
+        if waited.saturating_sub(known.stored) >= WAIT_STORE_INTERVAL {
+            known.stored = waited;
+            self.dirty.insert(Store::shard_of_record(raw_id));
+        }
+        Step::Ask(raw_id)
+    }
+}
+
+/// What is to be done about a run.
+enum Step {
+    Wait,
+    /// Ask accounting about this job.
+    Ask(u32),
+    GiveUp,
+}
+
+impl Collector {
+    /// Handles the runs that are not published yet after a poll that has shown these of their jobs, by Slurm's job id and submit time. Returns
+    /// the jobs that accounting is to be asked about.
+    ///
+    /// # Errors
+    /// On shutdown, or if another ingest has taken over.
+    pub async fn unpublished(
+        &self,
+        shown: &BTreeSet<(u32, i64)>,
+    ) -> Result<BTreeSet<JobId>, Error> {
+        let mut core = self.core.lock().await;
+        core.must_not_be_ahead()?;
+        // Longer than the lookup of the run before, which may make it possible to publish this one.
+        let within = self.config.resolution_timeout + self.config.missing_record_timeout;
+        let runs = core.waiting.unpublished.0.iter();
+        let runs: Vec<(RunKey, u32)> = runs.map(|(run, one)| (run.clone(), one.raw_id)).collect();
+        let mut ask = BTreeSet::new();
+        for (run, raw_id) in runs {
+            let is_shown = shown.contains(&(raw_id, run.submit_time));
+            match core.next_step(&run, is_shown, (within, self)) {
+                Step::Wait => {}
+                Step::Ask(raw_id) => ask.extend(JobId::new(raw_id)),
+                Step::GiveUp => self.give_up_unpublished(&mut core, &run).await?,
+            }
+        }
+        Ok(ask)
+    }
+
+    /// Publishes that a run is lost.
+    async fn give_up_unpublished(&self, core: &mut Core, run: &RunKey) -> Result<(), Error> {
+        let Some(known) = core.waiting.unpublished.0.remove(run) else {
+            return Ok(());
+        };
+        let accounting = match self.config.accounting {
+            true => "accounting does not have its end",
+            false => "accounting is disabled (ingest.accounting)",
+        };
+        let message = format!(
+            "slurmctld no longer has {}{}, which was not published while the run before it was looked up, and {accounting}",
+            run.entity_key(),
+            owner_suffix(&known.owner)
+        );
+        let (gap, shard) = (lost(run, message), Store::shard_of_record(known.raw_id));
+        // In one write with what waits.
+        let kind = EventType::CaptureGapClosed;
+        if !self.capture_locked(core, kind, gap, Some(shard)).await? {
+            core.waiting.unpublished.0.insert(run.clone(), known);
+        }
+        Ok(())
+    }
+}

@@ -5,6 +5,8 @@ mod facts;
 mod life;
 mod restarts;
 mod sampled;
+#[cfg(test)]
+mod tests;
 mod used;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -292,104 +294,5 @@ fn lines_of(rows: &[Row], job: u32) -> String {
         "; no row".to_owned()
     } else {
         format!("; accounting: {}", lines.join("  "))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn row(line: &str) -> Row {
-        Row::read(line).unwrap()
-    }
-
-    #[test]
-    fn a_job_that_accounting_does_not_end_is_open() {
-        let mut log = Log::new();
-        log.jobs.extend([7, 8, 9]);
-        let runs = row("7|7|alice|RUNNING|100|110|Unknown|n1|0:0|10|00:00:00");
-        let waits = row("8|8|alice|PENDING|100|Unknown|Unknown|None assigned|0:0|0|00:00:00");
-        let published = Published::default();
-        let verdict = judge(&[runs, waits], &log, &published, Source::Commands, false);
-        assert_eq!(verdict.open.len(), 3, "{:?}", verdict.open);
-        assert!(verdict.open.contains(&"job 9 has no row".to_owned()));
-    }
-
-    #[test]
-    fn an_end_lost_by_accounting_is_as_slurmctld_reported() {
-        let mut log = Log::new();
-        log.jobs.extend([7, 8]);
-        let runs = row("7|7|alice|RUNNING|100|110|Unknown|n1|0:0|10|00:00:00");
-        let witness = Witness {
-            user: "alice".to_owned(),
-            start: Some(110),
-            end: 120,
-            state: "FAILED".to_owned(),
-            nodes: "n1".to_owned(),
-        };
-        log.witnesses.insert((7, None, 100), witness.clone());
-        log.witnesses.insert((8, None, 100), witness);
-        let published = Published::default();
-        let now = judge(
-            std::slice::from_ref(&runs),
-            &log,
-            &published,
-            Source::Commands,
-            false,
-        );
-        assert_eq!((now.open.len(), now.lost.len()), (2, 0), "{now:?}");
-        let then = judge(&[runs], &log, &published, Source::Commands, true);
-        assert_eq!((then.open.len(), then.lost.len()), (0, 2), "{then:?}");
-        for run in ["(7, None, 100)", "(8, None, 100)"] {
-            for kind in ["started", "failed"] {
-                let what = format!("job.{kind} of {run}");
-                assert!(then.missing.iter().any(|text| text.starts_with(&what)));
-            }
-        }
-        // Its usage is unknown.
-        assert!(
-            !then
-                .missing
-                .iter()
-                .any(|text| text.starts_with("job.updated"))
-        );
-    }
-
-    #[test]
-    fn a_part_of_a_run_whose_resize_accounting_lost_is_no_run() {
-        let mut log = Log::new();
-        let witness = Witness {
-            user: "bob".to_owned(),
-            start: Some(100),
-            end: 134,
-            state: "COMPLETED".to_owned(),
-            nodes: "n1".to_owned(),
-        };
-        log.witnesses.insert((7, None, 100), witness);
-        let rows = [
-            row("7|7|bob|COMPLETED|100|100|Unknown|n1|0:0|943|00:00:00"),
-            row("7|7|bob|COMPLETED|132|132|134|n1|0:0|2|00:00:00"),
-        ];
-        let verdict = judge(&rows, &log, &Published::default(), Source::Commands, true);
-        assert_eq!((verdict.open.len(), verdict.lost.len()), (0, 1));
-        let about = |text: &String| text.contains("132)");
-        assert!(!verdict.missing.iter().any(about), "{:?}", verdict.missing);
-    }
-
-    #[test]
-    fn an_end_in_accounting_without_event_is_missing() {
-        let ended = row("7|7|alice|FAILED|100|110|120|n1|3:0|10|00:00:00");
-        let published = Published::default();
-        let verdict = judge(&[ended], &Log::new(), &published, Source::Commands, false);
-        assert!(verdict.open.is_empty());
-        let missing = |kind: &str| verdict.missing.iter().any(|text| text.starts_with(kind));
-        for kind in [
-            "job.submitted of",
-            "job.started of",
-            "job.failed of",
-            "job.updated of",
-        ] {
-            assert!(missing(kind), "{kind}: {:?}", verdict.missing);
-        }
     }
 }

@@ -44,10 +44,11 @@ use self::array_submissions::ArraySubmissionBacklog;
 pub use self::gaps::MissingJob;
 pub use self::lost_state::LostState;
 use self::open_lookups::{OpenLookup, OpenTaskLookup};
+use self::outbox::StoredProgress;
 use self::payload_cache::PayloadCache;
 pub use self::republish::{Window, without_usage};
-pub(crate) use self::unseen_ids::MAX_CLOCK_SKEW_SECS;
 use self::unseen_ids::UnseenWaits;
+pub(crate) use self::unseen_ids::{MAX_CLOCK_SKEW_SECS, names};
 pub use self::unseen_ids::{Newest, Unseen};
 pub use self::usage_backlog::DueUsageLookup;
 use self::usage_backlog::UsageBacklog;
@@ -105,6 +106,8 @@ pub struct Core {
     pub meta: Meta,
     store: Store,
     dirty: BTreeSet<u32>,
+    /// What the last complete write has stored of the progress.
+    stored: StoredProgress,
     /// Newest payload of each run that has not ended.
     last: PayloadCache,
     /// Open lookups of run ends, by Slurm's job id.
@@ -185,6 +188,7 @@ impl Collector {
             store.write_meta(&meta, &[], NO_TIMEOUT).await?;
         }
         let published = meta.published;
+        let stored = StoredProgress::of(&meta);
         let run_store = &mut loaded.run_store;
         let dirty = published::restore_published(
             &bus,
@@ -215,6 +219,7 @@ impl Collector {
             meta,
             store,
             dirty,
+            stored,
             last: PayloadCache::default(),
             lookups: HashMap::new(),
             waiting: loaded.waiting,

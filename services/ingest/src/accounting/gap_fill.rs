@@ -10,11 +10,11 @@ use mesh_bus::{Bus, Disposition, Handler, Message};
 use mesh_events::proto::mesh::capture::v1::CaptureEvent;
 use mesh_events::proto::mesh::event::v1::event::Payload;
 use mesh_events::proto::mesh::event::v1::{Confidence, Correlation, Entity, IdSource, Source};
-use mesh_events::{Event, EventId, EventType, SCHEMA_VERSION, timestamp};
+use mesh_events::{Event, EventId, EventType, RunKey, SCHEMA_VERSION, timestamp};
 
 use crate::Error;
 use crate::accounting::catch_up::{CatchUp, MAX_IDS_PER_LOOKUP, MAX_ROWS_PER_BATCH};
-use crate::collector::{Window, without_usage};
+use crate::collector::{Window, names, without_usage};
 use crate::domain::{RunStore, fold, parts_of_jobs, usages};
 
 /// Seconds between a fact and its latest publication that a gap considers. Facts published later are not searched for.
@@ -94,7 +94,7 @@ impl GapFiller {
         let max_wait = self.catch_up.collector.config.resolution_timeout;
         let max_wait = i64::try_from(max_wait.as_secs()).unwrap_or(i64::MAX / 2);
         let gap = event.id.as_str();
-        let mut filled = 0;
+        let (mut filled, mut unknown_ends) = (0, Vec::new());
         let accounting = self.catch_up.collector.config.accounting;
         if accounting {
             let mut run_store = RunStore::default();
@@ -105,8 +105,10 @@ impl GapFiller {
                     let runs = fold(&collector.cluster, some);
                     let runs = self.catch_up.with_codes(runs, true).await?;
                     collector.look_up_cancellers(&runs).await;
-                    let events = collector.republish_recorded(&mut run_store, &runs, window);
-                    filled += self.republish(&events, gap).await?;
+                    let found = collector.republish_recorded(&mut run_store, &runs, window);
+                    let found = found.await;
+                    filled += self.republish(&found.events, gap).await?;
+                    unknown_ends.extend(found.unknown_ends);
                 }
             }
             let mut ids = collector.ended_but_not_in(&run_store, window).await;
@@ -116,8 +118,10 @@ impl GapFiller {
                 let runs = fold(&collector.cluster, &rows);
                 let runs = self.catch_up.with_codes(runs, true).await?;
                 collector.look_up_cancellers(&runs).await;
-                let events = collector.republish_recorded(&mut run_store, &runs, window);
-                filled += self.republish(&events, gap).await?;
+                let found = collector.republish_recorded(&mut run_store, &runs, window);
+                let found = found.await;
+                filled += self.republish(&found.events, gap).await?;
+                unknown_ends.extend(found.unknown_ends);
             }
             let missing = collector.ended_but_not_in(&run_store, window).await.len();
             if missing > 0 && now.timestamp() < window.to + max_wait {
@@ -126,14 +130,17 @@ impl GapFiller {
             for some in without_usage(&run_store, window).chunks(MAX_IDS_PER_LOOKUP) {
                 let used = usages(&collector.cluster, &self.catch_up.usage_of(some).await?);
                 let runs = collector.without_published(used).await;
-                let events = collector.republish_recorded(&mut run_store, &runs, window);
-                filled += self.republish(&events, gap).await?;
+                let found = collector.republish_recorded(&mut run_store, &runs, window);
+                let found = found.await;
+                filled += self.republish(&found.events, gap).await?;
+                unknown_ends.extend(found.unknown_ends);
             }
         }
         let living = self.catch_up.collector.republish_running(window).await;
         filled += self.republish(&living, gap).await?;
         tracing::info!(filled, event.id = gap, "gap filled");
-        let closed = closed(event, gap_event, opened, filled, accounting, now);
+        let lost = lost(accounting, &unknown_ends);
+        let closed = closed(event, gap_event, opened, filled, lost, now);
         self.bus.publish(&closed).await?;
         Ok(GapFillOutcome::Done)
     }
@@ -149,28 +156,39 @@ impl GapFiller {
     }
 }
 
+/// Describes what is not republished.
+fn lost(accounting: bool, unknown_ends: &[RunKey]) -> String {
+    let lost = "facts that Slurm does not record (reasons, holds, limits, suspensions, nodes, access, logins), facts published more than an hour after they happened, and events derived by other services (costs, explanations)";
+    if !accounting {
+        return format!(
+            "events of jobs that ended or were not read since ingest started, because accounting is disabled (ingest.accounting); {lost}"
+        );
+    }
+    if unknown_ends.is_empty() {
+        return lost.to_owned();
+    }
+    let unknown_ends: Vec<&RunKey> = unknown_ends.iter().collect();
+    format!(
+        "how {} ended, which a requeue has overwritten in accounting; {lost}",
+        names(&unknown_ends)
+    )
+}
+
 /// Builds `capture.gap_closed`. Its id is derived from that of the opening event, so publishing it twice has no effect.
 fn closed(
     event: &Event,
     gap_event: &CaptureEvent,
     opened: EventId,
     filled: u64,
-    accounting: bool,
+    not_recoverable: String,
     now: DateTime<Utc>,
 ) -> Event {
-    let lost = "facts that Slurm does not record (reasons, holds, limits, suspensions, nodes, access, logins), facts published more than an hour after they happened, and events derived by other services (costs, explanations)";
-    let lost = match accounting {
-        true => lost.to_owned(),
-        false => format!(
-            "events of jobs that ended or were not read since ingest started, because accounting is disabled (ingest.accounting); {lost}"
-        ),
-    };
     let gap_closed = CaptureEvent {
         message: format!(
             "republished what Slurm has recorded: {filled} facts; those that were lost are stored now"
         ),
         recovered: filled,
-        not_recoverable: lost,
+        not_recoverable,
         ..gap_event.clone()
     };
     Event {

@@ -49,9 +49,9 @@ impl Collector {
         let before = core.meta.clone();
         note_absence(&mut core.meta, kind, &capture_event);
         let event = self.counted(core, kind, capture_event);
+        let meta = &core.meta_to_store();
         let Core {
             store,
-            meta,
             run_store,
             waiting,
             dirty,

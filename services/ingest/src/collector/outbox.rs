@@ -10,7 +10,7 @@ use tracing::Span;
 
 use super::deferred::DeferredObservation;
 use super::{Collector, Core, capture};
-use crate::adapters::store::Store;
+use crate::adapters::store::{Meta, Store};
 use crate::config::Config;
 use crate::domain::{Fact, FactId, RunState, run_of};
 use crate::{Error, metrics};
@@ -20,6 +20,23 @@ pub(super) const BLOCKING_WRITE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Stored states of runs before a decision.
 pub(super) type PreviousRunStates = BTreeMap<RunKey, Option<RunState>>;
+
+/// How far everything is published and read, as stored. It must not be stored before the runs that it is about: a restart would not look for
+/// them.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct StoredProgress {
+    published: u64,
+    backlog_from: Option<i64>,
+}
+
+impl StoredProgress {
+    pub(super) const fn of(meta: &Meta) -> Self {
+        Self {
+            published: meta.published,
+            backlog_from: meta.backlog_from,
+        }
+    }
+}
 
 /// What is given back if a decision cannot be stored.
 #[derive(Default)]
@@ -89,11 +106,11 @@ impl Collector {
                     ))
                 })
                 .collect();
+            let meta = core.meta_to_store();
             let Core {
                 store,
                 run_store,
                 waiting,
-                meta,
                 ..
             } = core;
             let state = (&*run_store, &*waiting);
@@ -101,7 +118,7 @@ impl Collector {
                 .write(state, &shards, &outbox, BLOCKING_WRITE_TIMEOUT)
                 .await?;
             if stored && counted.iter().any(OutboxEvent::is_capture) {
-                stored = store.write_meta(meta, &[], BLOCKING_WRITE_TIMEOUT).await?;
+                stored = store.write_meta(&meta, &[], BLOCKING_WRITE_TIMEOUT).await?;
             }
             // The next write empties their outboxes.
             core.dirty.extend(shards);
@@ -173,6 +190,7 @@ impl Core {
             meta,
             dirty,
             ahead,
+            stored,
             ..
         } = self;
         if *ahead {
@@ -185,9 +203,22 @@ impl Core {
         {
             dirty.clear();
             waiting.unstored.clear();
-            store.write_meta(meta, &[], BLOCKING_WRITE_TIMEOUT).await?;
+            if store.write_meta(meta, &[], BLOCKING_WRITE_TIMEOUT).await? {
+                *stored = StoredProgress::of(meta);
+            }
         }
         Ok(())
+    }
+
+    /// Returns the cluster's state for a write that does not store every changed run.
+    pub(super) fn meta_to_store(&self) -> Meta {
+        let mut meta = self.meta.clone();
+        if !self.dirty.is_empty() {
+            let backlogs = [meta.backlog_from, self.stored.backlog_from];
+            meta.backlog_from = backlogs.into_iter().flatten().min();
+            meta.published = meta.published.min(self.stored.published);
+        }
+        meta
     }
 
     /// Restores the previous states of these runs, and what was deferred of their jobs.

@@ -39,8 +39,11 @@ pub(super) async fn restore_published(
     let mut changed = BTreeSet::new();
     let mut backoff = BACKOFF;
     loop {
-        let messages = unstored(bus, cluster, meta);
-        let Err(error) = restore_all(messages, run_store, retention, &mut changed).await else {
+        let restored = async {
+            let messages = unstored(bus, cluster, meta).await?;
+            restore_all(messages, run_store, retention, &mut changed).await
+        };
+        let Err(error) = restored.await else {
             condition.ok();
             return Ok(changed);
         };
@@ -54,15 +57,20 @@ pub(super) async fn restore_published(
 }
 
 /// Returns the events whose states may not be stored.
-fn unstored(bus: &Bus, cluster: &str, meta: &Meta) -> StoredMessages {
+async fn unstored(
+    bus: &Bus,
+    cluster: &str,
+    meta: &Meta,
+) -> Result<StoredMessages, mesh_bus::Error> {
     let jobs = format!("slurm.{}.job.>", subject::token(cluster));
-    if meta.published > 0 {
-        return bus.stored_messages_after(SLURM_EVENTS, jobs, meta.published);
+    // A stream that was deleted and declared again counts from 1.
+    if meta.published > 0 && bus.stream_state(SLURM_EVENTS).await?.last_sequence >= meta.published {
+        return Ok(bus.stored_messages_after(SLURM_EVENTS, jobs, meta.published));
     }
     let before_jump = meta.ahead_from.unwrap_or(meta.watermark);
     let watermark =
         DateTime::from_timestamp(meta.watermark.min(before_jump), 0).unwrap_or_default();
-    bus.stored_messages_since(SLURM_EVENTS, jobs, watermark - MAX_CLOCK_DIFFERENCE)
+    Ok(bus.stored_messages_since(SLURM_EVENTS, jobs, watermark - MAX_CLOCK_DIFFERENCE))
 }
 
 async fn restore_all(
@@ -147,25 +155,79 @@ mod tests {
         }
     }
 
-    #[tokio::test]
-    async fn a_kill_during_the_first_poll_does_not_move_the_beginning_of_capture() {
-        let nats = NatsServer::start().await;
+    async fn load(nats: &NatsServer) -> Collector {
         let config = Config {
             url: nats.url(),
             ..Config::default()
         };
+        let bus = Bus::connect(&config, "admin").await.unwrap();
+        let shutdown = CancellationToken::new();
+        bus.ready(&shutdown).await.unwrap();
+        let settings = Arc::new(crate::config::Config::default());
+        let identities = Arc::new(IdentityResolver::new(None, &settings.identity));
+        let condition = Health::default().condition("ingest.state");
+        Collector::load(bus, "c", false, settings, identities, condition, shutdown)
+            .await
+            .unwrap()
+    }
+
+    #[tokio::test]
+    async fn progress_is_not_stored_before_the_runs_that_it_is_about() {
+        let nats = NatsServer::start().await;
+        let collector = load(&nats).await;
+        collector.core().await.meta.backlog_from = Some(100);
+        collector.flush().await.unwrap();
+        {
+            let mut core = collector.core().await;
+            (core.meta.backlog_from, core.meta.published) = (None, 7);
+            core.dirty.insert(1);
+        }
+        let gap = mesh_events::proto::mesh::capture::v1::CaptureEvent::default();
+        let kind = EventType::CaptureGapClosed;
+        collector.capture(kind, gap.clone()).await.unwrap();
+        let killed = load(&nats).await.core().await.meta.clone();
+        assert_eq!((killed.backlog_from, killed.published), (Some(100), 0));
+        let collector = load(&nats).await;
+        {
+            let mut core = collector.core().await;
+            (core.meta.backlog_from, core.meta.published) = (None, 7);
+        }
+        collector.flush().await.unwrap();
+        collector.capture(kind, gap).await.unwrap();
+        let stopped = load(&nats).await.core().await.meta.clone();
+        assert_eq!((stopped.backlog_from, stopped.published), (None, 7));
+    }
+
+    #[tokio::test]
+    async fn what_a_new_stream_has_is_restored_by_its_time() {
+        let nats = NatsServer::start().await;
+        let collector = load(&nats).await;
+        let run = RunKey {
+            cluster: "c".to_owned(),
+            job_id: 7,
+            task_id: None,
+            submit_time: Utc::now().timestamp(),
+            attempt: 0,
+        };
+        collector.bus.publish(&started(&run)).await.unwrap();
+        {
+            // The old stream had more.
+            let mut core = collector.core().await;
+            core.meta.published = 1_000;
+            core.meta.watermark = run.submit_time;
+        }
+        collector.flush().await.unwrap();
+        let next = load(&nats).await;
+        assert!(next.core().await.run_store.get(&run).is_some());
+    }
+
+    #[tokio::test]
+    async fn a_kill_during_the_first_poll_does_not_move_the_beginning_of_capture() {
+        let nats = NatsServer::start().await;
         let began = Utc::now().timestamp();
         let mut since = Vec::new();
         for _ in 0..2 {
-            let bus = Bus::connect(&config, "admin").await.unwrap();
-            let shutdown = CancellationToken::new();
-            bus.ready(&shutdown).await.unwrap();
-            let settings = Arc::new(crate::config::Config::default());
-            let identities = Arc::new(IdentityResolver::new(None, &settings.identity));
-            let condition = Health::default().condition("ingest.state");
-            let loaded =
-                Collector::load(bus, "c", false, settings, identities, condition, shutdown);
-            let meta = loaded.await.unwrap().core().await.meta.clone();
+            let meta = load(&nats).await.core().await.meta.clone();
             since.push(meta.capture_since);
             // The next start is in another second, so that a new beginning would differ.
             tokio::time::sleep(Duration::from_millis(1_100)).await;

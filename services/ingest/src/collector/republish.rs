@@ -23,6 +23,53 @@ pub struct Window {
     pub to: i64,
 }
 
+/// What accounting has of a window.
+#[derive(Default)]
+pub struct Republished {
+    /// Facts, as they were published the first time.
+    pub events: Vec<Event>,
+    /// Runs whose end is left out, because a requeue has overwritten it and the run store no longer has it.
+    pub unknown_ends: Vec<RunKey>,
+}
+
+/// How a fact was published that accounting shows. The same id must say the same, and accounting may have another end by now: of a finished
+/// run that was requeued, or of one that was corrected.
+#[derive(Debug, PartialEq, Eq)]
+enum Wording {
+    Same(Box<Fact>),
+    Unknown,
+    NotPublished,
+}
+
+/// Changes a fact and its payload to what was published of a run.
+fn as_published(fact: &Fact, job: &mut Job, known: Option<&RunState>) -> Wording {
+    let mut fact = Box::new(fact.clone());
+    match (fact.id, known) {
+        (FactId::Recorded(Slot::End), None) if fact.inferred => return Wording::Unknown,
+        (FactId::Recorded(Slot::End), Some(known)) => {
+            // It is published once it is known, or was resolved as a gap.
+            let Some((kind, end)) = known.first_end().and_then(|end| Some((end.event?, end)))
+            else {
+                return Wording::NotPublished;
+            };
+            if kind != fact.kind && !matches!(kind, EventType::JobRequeued | EventType::JobRevoked)
+            {
+                job.state = kind.event().to_uppercase();
+            }
+            job.end_time = Some(domain::payload::seconds(end.at));
+            (fact.kind, fact.at, fact.inferred) = (kind, Some(end.at), end.inferred);
+        }
+        (FactId::Recorded(Slot::Started), Some(known)) => {
+            if let Some(started) = known.started {
+                job.start_time = Some(domain::payload::seconds(started));
+                fact.at = Some(started);
+            }
+        }
+        _ => {}
+    }
+    Wording::Same(fact)
+}
+
 impl Window {
     fn has(self, fact: &Fact) -> bool {
         let rediscoverable = match fact.id {
@@ -41,12 +88,13 @@ impl Window {
 impl Collector {
     /// Derives the recorded facts of a window from accounting's runs, oldest run of each job first. `run_store` is a temporary store in
     /// which nothing counts as published.
-    pub fn republish_recorded(
+    pub async fn republish_recorded(
         &self,
         run_store: &mut RunStore,
         runs: &[Observation],
         window: Window,
-    ) -> Vec<Event> {
+    ) -> Republished {
+        let core = self.core.lock().await;
         let now = Utc::now();
         let context = ObservationContext {
             now: now.timestamp(),
@@ -54,24 +102,34 @@ impl Collector {
             given_up: true,
             ..ObservationContext::default()
         };
-        let mut events = Vec::new();
+        let mut republished = Republished::default();
         for observation in runs {
             let decision = observe(run_store, observation, &context);
             for (run, tracked) in decision.changes {
                 run_store.put(run, tracked);
             }
-            for fact in decision.facts.iter().filter(|fact| window.has(fact)) {
+            for fact in &decision.facts {
                 let own = fact.run.submit_time == observation.run.submit_time
                     && fact.run.task_id == observation.run.task_id;
-                let job = match own {
+                let mut job = match own {
                     true => observation.job.clone(),
                     false => other_run(fact, observation),
                 };
-                let frame = self.frame_at(now, &Cause::Accounting);
-                events.push(frame.event(fact, observation, job, &observation.owner));
+                let known = core.run_store.get(&fact.run);
+                match as_published(fact, &mut job, known) {
+                    Wording::Same(fact) if window.has(&fact) => {
+                        let frame = self.frame_at(now, &Cause::Accounting);
+                        let event = frame.event(&fact, observation, job, &observation.owner);
+                        republished.events.push(event);
+                    }
+                    Wording::Unknown if window.has(fact) => {
+                        republished.unknown_ends.push(fact.run.clone());
+                    }
+                    Wording::Same(_) | Wording::Unknown | Wording::NotPublished => {}
+                }
             }
         }
-        events
+        republished
     }
 
     /// Derives the recorded facts of a window about live runs, which accounting may not have yet.
@@ -196,11 +254,48 @@ fn facts_of(run: &RunKey, tracked: &RunState) -> Vec<Fact> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::End;
 
     #[test]
-    fn only_facts_recorded_within_the_time_are_republished() {
-        let window = Window { from: 100, to: 200 };
-        let fact = |id, at| Fact {
+    fn an_end_is_republished_as_it_was_published() {
+        let row = Fact {
+            kind: EventType::JobRequeued,
+            inferred: true,
+            ..fact(FactId::Recorded(Slot::End), Some(190))
+        };
+        let wording = |known: Option<&RunState>| {
+            let mut job = Job {
+                state: "REQUEUED".to_owned(),
+                ..Job::default()
+            };
+            match as_published(&row, &mut job, known) {
+                Wording::Same(fact) => {
+                    let end = job.end_time.unwrap().seconds;
+                    assert_eq!(fact.at, Some(end));
+                    format!("{} {} {end} {}", fact.kind, job.state, fact.inferred)
+                }
+                other => format!("{other:?}"),
+            }
+        };
+        let end = |event, at, inferred| End {
+            event,
+            at,
+            inferred,
+        };
+        let mut known = RunState::default();
+        assert_eq!(wording(None), "Unknown");
+        assert_eq!(wording(Some(&known)), "NotPublished");
+        known.end = Some(end(None, 300, true));
+        assert_eq!(wording(Some(&known)), "NotPublished");
+        known.end = Some(end(Some(EventType::JobTimeout), 120, false));
+        assert_eq!(wording(Some(&known)), "job.timeout TIMEOUT 120 false");
+        // The correction has an id of its own.
+        known.rare.first_end = Some(end(Some(EventType::JobRequeued), 180, true));
+        assert_eq!(wording(Some(&known)), "job.requeued REQUEUED 180 true");
+    }
+
+    fn fact(id: FactId, at: Option<i64>) -> Fact {
+        Fact {
             run: RunKey {
                 cluster: "c".into(),
                 job_id: 1,
@@ -218,7 +313,12 @@ mod tests {
             continues: None,
             array_tasks: String::new(),
             allocation: None,
-        };
+        }
+    }
+
+    #[test]
+    fn only_facts_recorded_within_the_time_are_republished() {
+        let window = Window { from: 100, to: 200 };
         for (id, at, rediscoverable) in [
             (FactId::Recorded(Slot::Started), Some(100), true),
             (FactId::Recorded(Slot::End), Some(200), true),

@@ -260,7 +260,7 @@ fn remove(ranges: &mut Vec<Unseen>, range: Unseen) {
 }
 
 /// Names some runs in a message.
-pub(super) fn names(runs: &[&RunKey]) -> String {
+pub(crate) fn names(runs: &[&RunKey]) -> String {
     let named = runs.iter().take(MAX_NAMED_RUNS);
     let mut named: Vec<String> = named.map(|run| run.entity_key()).collect();
     if runs.len() > MAX_NAMED_RUNS {

@@ -330,11 +330,15 @@ fn correct(
     }
     // The row of a requeue does not show whether the run had ended before it.
     let is_still_inferred = was_inferred && kind == EventType::JobRequeued && event == Some(kind);
-    next.end = Some(End {
+    let end = End {
         event: Some(kind),
         at: observation.end.unwrap_or_default(),
         inferred: is_inferred || is_still_inferred,
-    });
+    };
+    let first = next.end.replace(end.clone());
+    if event.is_some() && first.as_ref() != Some(&end) && next.rare.first_end.is_none() {
+        next.rare.first_end = first;
+    }
     if event.is_none() {
         // The end was resolved as a gap, so it was never published.
         let mut emitter = Emitter {

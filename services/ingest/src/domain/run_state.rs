@@ -146,6 +146,11 @@ impl RunState {
         self.end.is_some()
     }
 
+    /// Returns its end as the event of that id says.
+    pub fn first_end(&self) -> Option<&End> {
+        self.rare.first_end.as_ref().or(self.end.as_ref())
+    }
+
     /// Whether its end is published and not inferred, so that no doorbell adds to it.
     pub fn has_certain_end(&self) -> bool {
         let is_certain = |end: &End| end.event.is_some() && !end.inferred;

@@ -7,9 +7,10 @@ use mesh_events::catalogue::SLURM_EVENTS;
 use mesh_events::proto::mesh::capture::v1::CaptureEvent;
 use mesh_events::proto::mesh::event::v1::{Entity, event::Payload};
 use mesh_events::{Event, EventId, EventType, timestamp};
+use mesh_testkit::wait_for;
 
 use crate::cluster::{self, NAME};
-use crate::mesh::Mesh;
+use crate::mesh::{DEADLINE, Mesh};
 
 /// Whether Slurm records the fact: not so for pending, holds and usage.
 fn is_recorded(event: &Event) -> bool {
@@ -138,5 +139,56 @@ async fn events_lost_from_the_stream_are_republished_with_the_same_ids() {
     for job in [waits, runs] {
         cluster.run("alice", &["scancel", &job.to_string()]).await;
     }
+    ingest.stop().await;
+}
+
+/// Accounting has overwritten how the first run ended (22.05 and 24.11).
+#[tokio::test(flavor = "multi_thread")]
+async fn the_end_of_a_finished_job_that_was_requeued_is_republished_as_it_was() {
+    let (cluster, _guard) = cluster::shared().await;
+    let mesh = Mesh::start().await;
+    let begin = Utc::now() - Duration::seconds(1);
+    let settings = "poll_interval = \"500ms\"\nmissing_record_timeout = \"3s\"";
+    let ingest = mesh.ingest(cluster, settings).await.ready().await;
+    let job = cluster.sbatch(&["--requeue"], "sleep 300").await;
+    let id = job.to_string();
+    mesh.wait_history(job, "submitted started").await;
+    cluster.run("alice", &["scancel", &id]).await;
+    mesh.wait_history(job, "submitted started cancelled").await;
+    let ended_at = mesh.last(job, "job.cancelled").occurred_at;
+    let ended_at = ended_at.unwrap().seconds;
+    wait_for("time has passed since its end", DEADLINE, async || {
+        (Utc::now().timestamp() > ended_at + 3).then_some(())
+    })
+    .await;
+    cluster.run("root", &["scontrol", "requeue", &id]).await;
+    let history = "submitted started cancelled | submitted started";
+    mesh.wait_history(job, history).await;
+    let facts = |events: Vec<Event>| -> BTreeSet<String> {
+        let recorded = events.into_iter().filter(is_recorded);
+        let described = recorded.filter(|event| event.r#type != "job.corrected");
+        let described = described.map(|event| {
+            let (at, confidence) = (event.occurred_at.unwrap().seconds, event.confidence());
+            let job = event.job().unwrap();
+            let state = match event.r#type.as_str() {
+                "job.cancelled" => job.state.as_str(),
+                _ => "",
+            };
+            let end = job.end_time.filter(|_| !state.is_empty());
+            let end = end.map(|end| end.seconds);
+            let (id, kind) = (&event.id, &event.r#type);
+            format!("{id} {kind} {at} {confidence:?} {state} {end:?}")
+        });
+        described.collect()
+    };
+    let published = facts(mesh.of_job(job));
+    assert_eq!(published.len(), 5);
+    lose_everything(&mesh).await;
+    let before = mesh.events().len();
+    filled(&mesh, 1, begin).await;
+    let mut republished = mesh.events().split_off(before);
+    republished.retain(|event| event.job().is_some_and(|known| known.job_id == job));
+    assert_eq!(facts(republished), published);
+    cluster.run("alice", &["scancel", &id]).await;
     ingest.stop().await;
 }

@@ -4,7 +4,7 @@ use std::ops::{Deref, DerefMut};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::is_zero;
+use super::{End, is_zero};
 
 /// Fields that most runs lack.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -24,6 +24,9 @@ pub struct RareState {
     /// Number of published corrections.
     #[serde(rename = "k", default, skip_serializing_if = "is_zero")]
     pub corrections: u64,
+    /// End as first published, if a record has changed it since.
+    #[serde(rename = "fe", default, skip_serializing_if = "Option::is_none")]
+    pub first_end: Option<End>,
     /// Seconds waited for its usage, its canceller or its submitted tasks since accounting's first answer.
     #[serde(rename = "uw", default, skip_serializing_if = "is_zero")]
     pub waited_for_accounting: u64,
@@ -44,6 +47,7 @@ static NONE: RareState = RareState {
     ran: None,
     resized: Vec::new(),
     corrections: 0,
+    first_end: None,
     waited_for_accounting: 0,
     remaining: None,
     left: None,

@@ -161,6 +161,12 @@ impl Config {
         faults
     }
 
+    /// How long the accounting backlog comes before everything else that accounting is asked. With the lookups that follow, which last up to
+    /// `resolution_timeout`, this stays below ten minutes.
+    pub fn backlog_priority(&self) -> Duration {
+        self.resolution_timeout / 3
+    }
+
     /// [`Config::catch_up_overlap`] in seconds.
     pub fn overlap_secs(&self) -> i64 {
         i64::try_from(self.catch_up_overlap.as_secs()).unwrap_or(i64::MAX)

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use slurm_client::Slurm;
 use slurm_types::JobId;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use crate::Error;
@@ -46,10 +46,19 @@ impl<S: JobQueries> ArrayReconciler<S> {
             return Ok(());
         }
         let (mut pause, mut at_once) = (POLL_INTERVAL, MAX_ARRAYS_PER_LOOKUP);
+        let mut backlog_since = None;
         loop {
             tokio::select! {
                 () = self.shutdown.cancelled() => return Ok(()),
                 () = sleep(pause) => {}
+            }
+            // The backlog comes first: it shows tasks that have ended. A long one must not keep the arrays waiting.
+            let has_backlog = self.collector.has_backlog().await;
+            backlog_since = has_backlog.then(|| backlog_since.unwrap_or_else(Instant::now));
+            let priority = self.collector.config.backlog_priority();
+            if backlog_since.is_some_and(|since| since.elapsed() < priority) {
+                pause = POLL_INTERVAL;
+                continue;
             }
             pause = match self.compare(&mut at_once).await {
                 Ok(pause) => pause,
@@ -60,10 +69,6 @@ impl<S: JobQueries> ArrayReconciler<S> {
     }
 
     async fn compare(&self, at_once: &mut usize) -> Result<Duration, Error> {
-        // The backlog comes first: it shows tasks that have ended.
-        if self.collector.has_backlog().await {
-            return Ok(POLL_INTERVAL);
-        }
         let due = self.collector.arrays_due(*at_once).await;
         let ids: BTreeSet<JobId> = due
             .iter()

@@ -98,10 +98,11 @@ impl<S: JobQueries> CatchUp<S> {
     pub async fn run(self) -> Result<(), Error> {
         let mut unseen = UnseenIds::default();
         loop {
+            // The time windows come first, so that only jobs they do not list are looked up by id. A long catch-up goes on for hours.
+            let ids_from = Instant::now() + self.collector.config.backlog_priority();
             while let Some(backlog) = self.collector.backlog().await {
-                self.pay(backlog).await?;
+                self.pay(backlog, (&mut unseen, ids_from)).await?;
             }
-            // The time windows come first, so that only jobs they do not list are looked up by id.
             let next_lookup = self.look_up(&mut unseen).await?;
             let next_lookup = OptionFuture::from(next_lookup.map(sleep_until));
             tokio::select! {
@@ -112,10 +113,15 @@ impl<S: JobQueries> CatchUp<S> {
         }
     }
 
-    async fn pay(&self, backlog: BacklogWindow) -> Result<(), Error> {
+    /// Works off the backlog. Unseen ids are looked up meanwhile from the given time on.
+    async fn pay(
+        &self,
+        backlog: BacklogWindow,
+        ids: (&mut UnseenIds, Instant),
+    ) -> Result<(), Error> {
         let accounting = self.collector.config.accounting;
         let recovered = match accounting {
-            true => self.walk(&backlog).await?,
+            true => self.walk(&backlog, ids).await?,
             false => Some(0),
         };
         // The clock was set back, so the backlog window has moved.
@@ -151,7 +157,11 @@ impl<S: JobQueries> CatchUp<S> {
     }
 
     /// Reads the whole backlog, window by window. Returns the number of ends that were new; `None` if the clock was set back meanwhile.
-    async fn walk(&self, backlog: &BacklogWindow) -> Result<Option<u64>, Error> {
+    async fn walk(
+        &self,
+        backlog: &BacklogWindow,
+        (unseen, ids_from): (&mut UnseenIds, Instant),
+    ) -> Result<Option<u64>, Error> {
         let since = self.since(backlog).await;
         let (mut start, mut stride, mut recovered) = (backlog.from, WindowSize::new(), 0);
         // A resize is two rows; the second may be in the next window.
@@ -182,8 +192,10 @@ impl<S: JobQueries> CatchUp<S> {
                 self.collector
                     .absorb_until_stored(&Cause::Accounting, readings)
                     .await?;
+                self.look_up_from(ids_from, unseen).await?;
             }
             self.collector.flush().await?;
+            self.look_up_from(ids_from, unseen).await?;
             let Some(next) = part.next else {
                 return Ok(Some(recovered));
             };
@@ -191,11 +203,20 @@ impl<S: JobQueries> CatchUp<S> {
             // Each ended run stays in memory until its usage is published, so wait for that.
             while self.collector.usage_backlog_len().await > MAX_USAGE_BACKLOG {
                 self.pause(LOOKUP_INTERVAL).await?;
+                self.look_up_from(ids_from, unseen).await?;
             }
             rows.retain(|row| row.state.has(JobFlag::Resizing));
             resized = rows;
             start = next;
         }
+    }
+
+    /// Looks up the unseen ids that are due, unless it is too early.
+    async fn look_up_from(&self, from: Instant, unseen: &mut UnseenIds) -> Result<(), Error> {
+        if Instant::now() >= from {
+            self.look_up(unseen).await?;
+        }
+        Ok(())
     }
 
     /// Asks slurmctld whether runs that may continue another one of their job do so: accounting does not count restarts, and a run after an

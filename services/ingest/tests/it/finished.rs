@@ -299,6 +299,41 @@ async fn without_a_true_doorbell_its_steps_show_the_end_and_it_is_inferred() {
     ingest.stop().await;
 }
 
+/// Nothing rings but `job_submit.lua`, once, for another job.
+#[tokio::test(flavor = "multi_thread")]
+async fn with_hooks_off_a_run_between_two_polls_ends_as_its_steps_show() {
+    let (cluster, _guard) = cluster::shared().await;
+    let mesh = Mesh::start().await;
+    let settings = "poll_interval = \"1h\"\nmissing_record_timeout = \"3s\"";
+    let ingest = mesh.ingest(cluster, settings).await.ready().await;
+    let script = format!(
+        "[ \"${{SLURM_RESTART_COUNT:-0}}\" -gt 0 ] && sleep 300; {}; exit 3",
+        cluster.until_let_go()
+    );
+    let job = cluster.sbatch(&["--requeue"], &script).await;
+    cluster.wait_state(job, "RUNNING").await;
+    ring(&mesh, "JobSubmit", 0, &[]).await;
+    mesh.wait_history(job, "submitted started").await;
+    cluster.let_go(job);
+    cluster.wait_state(job, "FAILED").await;
+    let requeued = requeue(cluster, job).await;
+    assert_eq!(mesh.history(job), "submitted started");
+    ring(&mesh, "JobSubmit", 0, &[]).await;
+    mesh.wait_history(job, "submitted started failed | submitted started")
+        .await;
+    let failed = mesh.last(job, "job.failed");
+    let expected = match is_overwritten(cluster, job).await {
+        true => Confidence::Inferred,
+        false => Confidence::Observed,
+    };
+    assert_eq!(failed.confidence(), expected);
+    let after = failed.occurred_at.as_ref().unwrap().seconds - requeued.end;
+    assert!((-1..=0).contains(&after), "{after} s after its end");
+    cluster.run("alice", &["scancel", &job.to_string()]).await;
+    mesh.assert_no_duplicates();
+    ingest.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_requeue_in_the_second_of_the_end_is_not_observed() {
     let (cluster, _guard) = cluster::shared().await;

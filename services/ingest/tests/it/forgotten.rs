@@ -480,6 +480,67 @@ async fn a_cancelled_task_is_published_with_its_owner_by_the_next_ingest() {
     ingest.stop().await;
 }
 
+/// A slurmctld that starts again has the array without the task, as if it had never had it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancelled_task_is_published_although_slurmctld_is_restarted() {
+    let cluster = forgetful().await;
+    let cluster = cluster.as_ref().unwrap();
+    let mesh = Mesh::start().await;
+    let stand_in = StandIn::new(cluster);
+    let settings = format!("{FAST}\nmissing_record_timeout = \"15s\"");
+    let ingest = mesh.ingest_through(&stand_in, cluster, &settings).await;
+    let ingest = ingest.ready().await;
+    let array = one_task_cancelled(cluster, &mesh, &stand_in).await;
+    cluster.ctl("stop", "slurmctld").await;
+    cluster.ctl("start", "slurmctld").await;
+    tasks_are_cancelled(&mesh, array, "2").await;
+    cluster.run("alice", &["scancel", &array.to_string()]).await;
+    tasks_are_cancelled(&mesh, array, "0-1,3").await;
+    published_with_owner(&mesh, array).await;
+    ingest.stop().await;
+}
+
+/// The history of days is read hour by hour, while accounting is slow.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_long_catch_up_does_not_keep_arrays_and_unseen_ids_waiting() {
+    let cluster = forgetful().await;
+    let cluster = cluster.as_ref().unwrap();
+    let mesh = Mesh::start().await;
+    let stand_in = StandIn::new(cluster);
+    stand_in.override_output("sacct", "case \"$*\" in *\" -S \"*) sleep 1 ;; esac");
+    let since = chrono::Utc::now() - chrono::Duration::days(9);
+    let settings = format!(
+        "{FAST}\nmissing_record_timeout = \"3s\"\nresolution_timeout = \"15s\"\nhistory_since = \"{}\"",
+        since.to_rfc3339_opts(chrono::SecondsFormat::Secs, true)
+    );
+    let ingest = mesh.ingest_through(&stand_in, cluster, &settings).await;
+    let ingest = ingest.ready().await;
+    let before = cluster.sbatch(&["--begin=now+1hour"], "true").await;
+    mesh.wait_history(before, "submitted").await;
+    // No poll shows the job that never became eligible, nor the array with its task.
+    stand_in.override_output("squeue", "exit 1");
+    let held = cluster.sbatch(&["--hold"], "true").await;
+    let options = ["--array=0-3", "--begin=now+1hour"];
+    let array = cluster.sbatch(&options, "true").await;
+    let (id, task) = (held.to_string(), format!("{array}_2"));
+    cluster.run("alice", &["scancel", &id, &task]).await;
+    wait_for("slurmctld has forgotten it", DEADLINE, async || {
+        let ask = ["squeue", "-h", "-t", "all", "-o", "%A"];
+        let output = cluster.run("root", &ask).await;
+        (!output.lines().any(|line| line == id)).then_some(())
+    })
+    .await;
+    stand_in.truth("squeue");
+    tasks_are_cancelled(&mesh, array, "2").await;
+    mesh.wait_history(held, "submitted cancelled").await;
+    let mut events = mesh.events().into_iter();
+    let caught_up = events.find(|event| event.r#type == "capture.caught_up");
+    assert_eq!(caught_up, None, "the catch-up goes on");
+    let jobs = [array.to_string(), before.to_string()];
+    cluster.run("alice", &["scancel", &jobs[0], &jobs[1]]).await;
+    ingest.stop().await;
+}
+
 /// A task of an array is cancelled alone before any ingest has seen the array, and no hook rings.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_task_cancelled_before_its_array_was_seen_is_published() {

@@ -41,7 +41,6 @@ pub const COLUMNS: &[(&str, &str, Kind)] = &[
     ("payloads", "cluster", Text),
     ("payloads", "subject", Text),
     ("payloads", "body", Bytes),
-    ("head", "only_row", Number),
     ("head", "seq", Number),
     ("head", "chain", Bytes),
     ("event_index", "seq", Number),

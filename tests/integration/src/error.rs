@@ -37,10 +37,10 @@ pub enum Error {
         patience: Duration,
     },
     /// The mesh's API gave an unexpected answer.
-    #[error("GET {path}: {problem}")]
+    #[error("{request}: {problem}")]
     Api {
-        /// Path of the request.
-        path: String,
+        /// Method and path of the request.
+        request: String,
         /// The fault.
         problem: String,
     },

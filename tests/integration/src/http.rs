@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use http_body_util::{BodyExt as _, Empty};
+use http_body_util::{BodyExt as _, Full};
 use hyper::body::Bytes;
 use hyper::client::conn::http1;
 use hyper::header::HOST;
@@ -32,15 +32,20 @@ pub(crate) async fn ask(
     socket: &Path,
     method: Method,
     path: &str,
+    headers: &[(&str, &str)],
+    body: String,
 ) -> Result<Answer, Box<dyn std::error::Error + Send + Sync>> {
     let stream = UnixStream::connect(socket).await?;
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
     let connection = tokio::spawn(connection);
-    let request = Request::builder()
+    let mut request = Request::builder()
         .method(method)
         .uri(path)
-        .header(HOST, "localhost")
-        .body(Empty::<Bytes>::new())?;
+        .header(HOST, "localhost");
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
+    let request = request.body(Full::<Bytes>::from(body))?;
     let response = sender.send_request(request).await?;
     let status = response.status().as_u16();
     let body = response.into_body().collect().await?.to_bytes();

@@ -116,7 +116,7 @@ impl Service {
 
     /// Sends a GET to one of its routes. The status is 0 while it does not answer.
     pub async fn get(&self, path: &str) -> Answer {
-        let answer = http::ask(&self.socket, Method::GET, path);
+        let answer = http::ask(&self.socket, Method::GET, path, &[], String::new());
         match tokio::time::timeout(Duration::from_secs(10), answer).await {
             Ok(Ok(answer)) => answer,
             _ => Answer {

@@ -125,11 +125,14 @@ pub fn plan(policy: &RetryPolicy, kind: EventType, job: &Job) -> Result<PlannedA
     })
 }
 
-/// Memory per node in MiB.
+/// Memory per node in MiB. 22.05's controller shows of a job that started only what it got.
 fn more_memory(job: &Job, factor: f64, max: Option<u64>) -> Result<u64, NoRetry> {
-    let (tres, _) = Tres::parse_lossy(&job.req_tres);
-    let total = tres.mem_mib().ok_or(NoRetry::Unknown("memory"))?;
-    let now = total.div_ceil(tres.nodes().max(1));
+    let per_node = |text: &str| {
+        let (tres, _) = Tres::parse_lossy(text);
+        Some(tres.mem_mib()?.div_ceil(tres.nodes().max(1)))
+    };
+    let now = per_node(&job.req_tres).or_else(|| per_node(&job.alloc_tres));
+    let now = now.ok_or(NoRetry::Unknown("memory"))?;
     let peak = job
         .usage
         .as_ref()
@@ -216,6 +219,14 @@ mod tests {
         job.req_tres = "cpu=1,mem=1G,node=1".into();
         // The measured peak of 12 GB says more than the request.
         assert_eq!(changes(EventType::JobOutOfMemory, &job), memory(14_062));
+        // As 22.05's controller shows a job.
+        job.req_tres = String::new();
+        job.alloc_tres = "cpu=2,mem=24G,node=2".into();
+        let allocated = changes(EventType::JobOutOfMemory, &job);
+        assert_eq!(allocated, memory(18 * 1024));
+        job.alloc_tres = String::new();
+        let unknown = changes(EventType::JobOutOfMemory, &job);
+        assert_eq!(unknown, Err(NoRetry::Unknown("memory")));
     }
 
     #[test]

@@ -21,22 +21,27 @@ on_both!(
     a_message_reaches_the_bus_once_and_fires_nothing
 );
 
-const NO_SLURM: &str = "[workflow-trigger.submitter]\nprogram_dir = \"/nonexistent\"\n";
+pub const NO_SLURM: &str = "[workflow-trigger.submitter]\nprogram_dir = \"/nonexistent\"\n";
 
-fn user(name: &str) -> Caller {
+pub fn user(name: &str) -> Caller {
     Caller::peer(name, 20_003, Role::User)
 }
 
 /// A rule of alice that only people fire, with an approval.
-fn rule(name: &str, action: &str, approve: &str) -> String {
+pub fn rule(name: &str, action: &str, approve: &str) -> String {
     format!(
         "[[workflow-trigger.rules]]\nname = {name:?}\nowner = \"alice\"\non = {{ manual = true }}\n[workflow-trigger.rules.action]\n{action}\napprove = {{ {approve} }}\n"
     )
 }
 
-const PUBLISH: &str = "publish = \"deployed\"";
+pub const PUBLISH: &str = "publish = \"deployed\"";
 
-async fn decide(trigger: &Trigger, caller: Caller, key: &str, how: &str) -> (StatusCode, Value) {
+pub async fn decide(
+    trigger: &Trigger,
+    caller: Caller,
+    key: &str,
+    how: &str,
+) -> (StatusCode, Value) {
     let path = format!("/v1/trigger-runs/{key}/{how}");
     let body = (how == "reject").then(|| json!({"reason": "not today"}));
     trigger.ask(caller, "POST", &path, body).await
@@ -51,7 +56,7 @@ async fn fire_as(trigger: &Trigger, caller: Caller, rule: &str, id: &str) -> Str
 }
 
 /// The user and the notice of each event of a type, in order.
-async fn notices(bus: &Bus, kind: EventType) -> Vec<(String, Notice)> {
+pub async fn notices(bus: &Bus, kind: EventType) -> Vec<(String, Notice)> {
     let is_it = |event: &Event| event.r#type == kind.to_string();
     let events = published_so_far(bus, DEADLINE, is_it).await;
     let notice = |event: Event| match event.payload {

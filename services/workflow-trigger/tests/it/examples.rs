@@ -116,10 +116,11 @@ async fn the_examples_run() {
         [
             ("alice/align", ""),
             ("alice/note", key),
-            ("alice/report", key)
+            ("alice/report", key),
+            ("alice/tell-ci", key)
         ]
     );
-    assert_eq!(trigger.runs(&format!("job={align}")).await.len(), 2);
+    assert_eq!(trigger.runs(&format!("job={align}")).await.len(), 3);
 
     // The night that was missed.
     let nightly = trigger.runs("rule=alice/nightly").await.remove(0);

@@ -4,6 +4,7 @@
 
 mod access;
 mod approval;
+mod approvers;
 mod cluster;
 mod cron;
 mod examples;

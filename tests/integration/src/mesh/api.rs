@@ -10,7 +10,7 @@ use crate::{Answer, Error, Fact, http, wait_for};
 impl Mesh {
     /// True if every service is ready.
     pub async fn is_ready(&self) -> bool {
-        let answer = http::ask(&self.socket(), Method::GET, "/readyz").await;
+        let answer = self.ask(Method::GET, "/readyz", &[], String::new()).await;
         answer.is_ok_and(|answer| answer.status == 200)
     }
 
@@ -19,9 +19,32 @@ impl Mesh {
     /// # Errors
     /// If it does not answer.
     pub async fn get(&self, path: &str) -> Result<Answer, Error> {
-        let answer = http::ask(&self.socket(), Method::GET, path).await;
+        self.ask(Method::GET, path, &[], String::new()).await
+    }
+
+    /// Sends a POST to the API, as a sender from outside does by these headers.
+    ///
+    /// # Errors
+    /// If it does not answer.
+    pub async fn post(
+        &self,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: String,
+    ) -> Result<Answer, Error> {
+        self.ask(Method::POST, path, headers, body).await
+    }
+
+    async fn ask(
+        &self,
+        method: Method,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: String,
+    ) -> Result<Answer, Error> {
+        let answer = http::ask(&self.socket(), method.clone(), path, headers, body).await;
         answer.map_err(|error| Error::Api {
-            path: path.to_owned(),
+            request: format!("{method} {path}"),
             problem: error.to_string(),
         })
     }
@@ -56,7 +79,7 @@ impl Mesh {
             let page = answer.json();
             let Some(entries) = page["entries"].as_array() else {
                 return Err(Error::Api {
-                    path,
+                    request: format!("GET {path}"),
                     problem: format!("{}: {}", answer.status, answer.body),
                 });
             };

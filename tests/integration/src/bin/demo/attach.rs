@@ -48,6 +48,7 @@ pub async fn run() -> Result<ExitCode, Error> {
         mesh: &mesh,
         watch: &watch,
         day: &day,
+        examples: &[],
         cluster: None,
     };
     let code = end.conclude(started).await?;

@@ -7,6 +7,7 @@ use integration::scenario::{self, Day};
 use integration::{Cluster, Error, Mesh};
 
 use crate::report::Report;
+use crate::triggers::{self, Example};
 use crate::watch::Watch;
 
 /// How long the last facts and deliveries may take after the day.
@@ -22,6 +23,8 @@ pub struct End<'a> {
     pub watch: &'a Watch,
     /// Expected results.
     pub day: &'a Day,
+    /// The examples of triggers that were played.
+    pub examples: &'a [Example],
     /// The cluster, if it is the demo's own. Its hooks, nodes and chat messages are then checked, too.
     pub cluster: Option<&'a Cluster>,
 }
@@ -41,6 +44,9 @@ impl End<'_> {
             verified: verified.as_ref().map(String::as_str).map_err(Error::chain),
         }
         .print();
+        if !self.examples.is_empty() {
+            problems.extend(triggers::print(self.watch.feed(), self.examples));
+        }
         problems.extend(verified.err().map(|error| error.chain()));
         Ok(self.verdict(&problems, started))
     }
@@ -85,8 +91,12 @@ impl End<'_> {
         }
         let took = started.elapsed().as_secs();
         if problems.is_empty() {
+            let triggered = match self.examples {
+                [] => "",
+                _ => ", each example of triggers ran once",
+            };
             feed.success(&format!(
-                "every expected event and webhook came, none twice in the ledger; the run took {took} s"
+                "every expected event and webhook came, none twice in the ledger{triggered}; the run took {took} s"
             ));
             ExitCode::SUCCESS
         } else {

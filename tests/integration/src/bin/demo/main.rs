@@ -13,17 +13,22 @@ mod attach;
 mod end;
 mod feed;
 mod report;
+mod triggers;
 mod watch;
 mod words;
 
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
 
 use integration::scenario;
-use integration::{Cluster, ClusterOptions, Error, Mesh, MeshOptions, Receiver, interrupted};
+use integration::{
+    Cluster, ClusterOptions, Error, Mesh, MeshOptions, Programs, Receiver, interrupted,
+};
 
 use end::End;
 use feed::Feed;
+use triggers::Rules;
 use watch::Watch;
 
 /// Name of the endpoint that gets every event, signed.
@@ -66,20 +71,26 @@ async fn run() -> Result<ExitCode, Error> {
         cluster.fact("cloud_nodes").unwrap_or_default(),
     ));
     let receiver = Receiver::start().await?;
-    let mut mesh = Mesh::set_up(&cluster, "mesh", &options(&receiver)).await?;
+    let smesh = Programs::find()?.smesh;
+    let rules = Rules::set_up(&cluster, smesh.parent().unwrap_or(Path::new(".")))?;
+    let mut mesh = Mesh::set_up(&cluster, "mesh", &options(&receiver, &rules)).await?;
     feed.heading("smesh up");
     mesh.start().await?;
     cluster.ring(&mesh.hook_config())?;
     feed.note(
-        "six services and a nats-server run; price book, people and two webhook endpoints are set",
+        "seven services and a nats-server run; price book, people, three webhook endpoints and the rules of examples/triggers are set",
     );
+    let nightly_at = rules.soon(&mesh)?;
     feed.heading("a day in short");
     let watch = Watch::start(&mesh, &receiver, feed).await?;
     let day = scenario::play(&cluster, &mesh).await?;
+    feed.heading("events that start jobs");
+    let examples = rules.play(&cluster, &mesh, &receiver, nightly_at).await;
     let end = End {
         mesh: &mesh,
         watch: &watch,
         day: &day,
+        examples: &examples,
         cluster: Some(&cluster),
     };
     let code = end.conclude(started).await?;
@@ -93,10 +104,11 @@ async fn run() -> Result<ExitCode, Error> {
 }
 
 /// The configuration of the demo's mesh.
-fn options(receiver: &Receiver) -> MeshOptions {
+fn options(receiver: &Receiver, rules: &Rules) -> MeshOptions {
     let endpoints = [
         receiver.endpoint(PIPELINE, "types = [\"*\"]"),
         receiver.chat(CHAT, ""),
+        rules.overlay(receiver),
     ]
     .concat();
     MeshOptions {
@@ -112,7 +124,7 @@ fn print_next_steps(cluster: &Cluster, mesh: &Mesh) {
     anstream::println!(
         "\nEverything stays up until Ctrl-C. In another shell, as root:\n  \
          . {}/env\n  export MESH_CONFIG={} SMESH_KNOWN_LEDGERS={}\n  export PATH={}:$PATH\n  \
-         smesh events --follow      smesh cost --by user      smesh webhooks list      smesh doctor\n  \
+         smesh events --follow      smesh cost --by user      smesh webhooks list      smesh triggers runs      smesh doctor\n  \
          tests/cluster/as {} alice sbatch --wrap 'sleep 5'",
         cluster.dir().display(),
         mesh.config().display(),

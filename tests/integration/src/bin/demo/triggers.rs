@@ -1,0 +1,329 @@
+//! The worked examples of `examples/triggers` on the demo's cluster: what happens starts jobs, each event once.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use chrono::{DateTime, DurationRound as _, TimeDelta, Utc};
+use integration::{Cluster, Error, Mesh, Receiver, Slurm, set_mode, wait_for};
+use mesh_events::EventType;
+use serde_json::{Value, json};
+
+use crate::feed::Feed;
+
+/// Name of the endpoint of the `CI`.
+const CI: &str = "ci";
+const SECRET: &str = "a secret of the object store";
+/// The schedule in the examples. The demo does not wait until two o'clock.
+const EVERY_NIGHT: &str = r#"cron = "0 2 * * *", zone = "Europe/Berlin""#;
+/// Longer than the service takes to notice the changed schedule.
+const NOTICE: TimeDelta = TimeDelta::seconds(15);
+/// How long each step may take.
+const PATIENCE: Duration = Duration::from_secs(90);
+
+/// The rules with the paths of this demo.
+pub struct Rules {
+    /// Where the jobs write.
+    scratch: PathBuf,
+    text: String,
+    keys: String,
+}
+
+/// An example, as it was played.
+pub struct Example {
+    title: &'static str,
+    /// What proves it, or what went wrong.
+    proof: Result<Vec<String>, String>,
+}
+
+impl Rules {
+    /// Reads the examples and prepares what they name.
+    pub fn set_up(cluster: &Cluster, programs: &Path) -> Result<Self, Error> {
+        let examples = Path::new(concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../../examples/triggers"
+        ));
+        let (scratch, secret) = (cluster.path("scratch"), cluster.path("minio.secret"));
+        std::fs::create_dir(&scratch).map_err(Error::io("make", &scratch))?;
+        set_mode(&scratch, 0o1777)?;
+        write(&secret, SECRET)?;
+        if !programs.join("trigger-submitter").is_file() {
+            let problem = "no trigger-submitter beside smesh: cargo build -p slurm-submit";
+            return Err(Error::Machine(problem.into()));
+        }
+        let submitter = cluster.path("trigger-submitter.toml");
+        let text = format!(
+            "users = [\"alice\"]\n[slurm]\nconf = {:?}\nbin_dir = {:?}\n",
+            cluster.slurm_conf(),
+            cluster.commands()
+        );
+        write(&submitter, &text)?;
+        let rules = examples.join("rules.toml");
+        let text = std::fs::read_to_string(&rules).map_err(Error::io("read", &rules))?;
+        let text = text
+            .replace("/scratch/alice", &scratch.to_string_lossy())
+            .replace("/etc/slurm-mesh/minio.secret", &secret.to_string_lossy());
+        Ok(Self {
+            scratch,
+            text,
+            keys: format!(
+                "[workflow-trigger]\nconfirm_after = \"1s\"\nscripts = {:?}\n[workflow-trigger.submitter]\nprogram_dir = {programs:?}\nprogram_config = {submitter:?}\n",
+                examples.join("triggers.d")
+            ),
+        })
+    }
+
+    /// Their part of `mesh.toml`.
+    pub fn overlay(&self, receiver: &Receiver) -> String {
+        let endpoint = receiver.endpoint(CI, "types = [\"user.notified\"]");
+        format!("{}{}{endpoint}", self.keys, self.text)
+    }
+
+    /// Changes the nightly schedule to the next full minute. Rules take effect without a restart. Returns the instant.
+    pub fn soon(&self, mesh: &Mesh) -> Result<DateTime<Utc>, Error> {
+        let minute = TimeDelta::minutes(1);
+        let start = (Utc::now() + NOTICE).duration_trunc(minute);
+        let at = start.map_err(|error| Error::Machine(format!("the next minute: {error}")))?;
+        let at = at + minute;
+        let cron = at.format(r#"cron = "%-M %-H * * *", zone = "UTC""#);
+        mesh.change(&self.text.replace(EVERY_NIGHT, &cron.to_string()))?;
+        Ok(at)
+    }
+
+    /// Plays all examples at the same time.
+    pub async fn play(
+        &self,
+        cluster: &Cluster,
+        mesh: &Mesh,
+        receiver: &Receiver,
+        nightly_at: DateTime<Utc>,
+    ) -> Vec<Example> {
+        let stage = Stage {
+            rules: self,
+            cluster,
+            mesh,
+            receiver,
+        };
+        let (object, memory, nightly) = tokio::join!(
+            stage.object(),
+            stage.out_of_memory(),
+            stage.nightly(nightly_at)
+        );
+        let example = |title, proof: Result<_, Error>| Example {
+            title,
+            proof: proof.map_err(|error| error.chain()),
+        };
+        vec![
+            example(
+                "an object arrives → job → its end starts a second job and a signed webhook to the CI",
+                object,
+            ),
+            example(
+                "a job runs out of memory → again with half as much more",
+                memory,
+            ),
+            example("every night, here the next minute", nightly),
+        ]
+    }
+}
+
+/// Prints the examples and returns what went wrong.
+pub fn print(feed: Feed, examples: &[Example]) -> Vec<String> {
+    feed.heading("examples/triggers: each event starts its job once");
+    let mut problems = Vec::new();
+    for Example { title, proof } in examples {
+        anstream::println!("  {title}");
+        match proof {
+            Ok(lines) => {
+                for line in lines {
+                    anstream::println!("    {line}");
+                }
+            }
+            Err(problem) => problems.push(format!("example ({title}): {problem}")),
+        }
+    }
+    problems
+}
+
+struct Stage<'a> {
+    rules: &'a Rules,
+    cluster: &'a Cluster,
+    mesh: &'a Mesh,
+    receiver: &'a Receiver,
+}
+
+impl Stage<'_> {
+    async fn object(&self) -> Result<Vec<String>, Error> {
+        let record = json!({
+            "eventName": "s3:ObjectCreated:Put",
+            "s3": {"bucket": {"name": "reads"}, "object": {"key": "s17.fastq.gz", "size": 5, "sequencer": "1"}}
+        });
+        let body = json!({ "Records": [record] }).to_string();
+        let bearer = format!("Bearer {SECRET}");
+        let mut object = String::new();
+        // Twice, as an object store does that got no answer in time.
+        for _ in 0..2 {
+            let headers = [("authorization", bearer.as_str())];
+            let answer = self
+                .mesh
+                .post("/v1/in/minio", &headers, body.clone())
+                .await?;
+            let ids = answer.json();
+            let id = ids["ids"][0].as_str().filter(|_| answer.status == 202);
+            let refused = || wrong(format!("/v1/in/minio: {} {}", answer.status, answer.body));
+            id.ok_or_else(refused)?.clone_into(&mut object);
+        }
+        let path = format!("/v1/trigger-runs?root={object}");
+        let runs = wait_for("align, report and tell-ci ran", PATIENCE, async || {
+            let runs = self.runs(&path).await?;
+            let ended = |name: &str| runs.iter().any(|run| is_over(run, name));
+            let all = ["alice/align", "alice/report", "alice/tell-ci"];
+            Ok(all.into_iter().all(ended).then_some(runs))
+        })
+        .await?;
+        let align = runs.iter().find(|run| run["rule"] == "alice/align");
+        let job = align.map(|run| run["job_id"].to_string());
+        let job = job.unwrap_or_default();
+        let tree = self.mesh.smesh(&["tree", &job]).await?;
+        let mut proof: Vec<String> = lines(&String::from_utf8_lossy(&tree.stdout));
+        let wrote = self.wrote("aligned.txt")?;
+        expect(
+            &wrote,
+            &[&format!("aligned reads/s17.fastq.gz in job {job}")],
+        )?;
+        expect(&self.wrote(&format!("report-{job}.txt"))?, &[&wrote[0]])?;
+        proof.push(format!(
+            "the object was announced twice; its job wrote once: {}",
+            wrote[0]
+        ));
+        proof.push(self.received().await?);
+        match runs.len() {
+            3 => Ok(proof),
+            n => Err(wrong(format!("{n} runs instead of 3"))),
+        }
+    }
+
+    /// The request that the CI got.
+    async fn received(&self) -> Result<String, Error> {
+        wait_for("the CI got its webhook", PATIENCE, async || {
+            let requests = self.receiver.deliveries(CI);
+            match &requests[..] {
+                [] => Ok(None),
+                [one] if one.signature == Some(Ok(())) => Ok(Some(format!(
+                    "the CI got {} {}, signature verified",
+                    one.body["type"].as_str().unwrap_or_default(),
+                    one.body["data"]["user"]["notice"]["text"]
+                ))),
+                other => Err(wrong(format!("the CI got {other:?}"))),
+            }
+        })
+        .await
+    }
+
+    /// `tail` stores the whole line.
+    async fn out_of_memory(&self) -> Result<Vec<String>, Error> {
+        if self.cluster.fact("oom").as_deref() != Some("yes") {
+            let why = self.cluster.fact("oom_why").unwrap_or_default();
+            return Ok(vec![format!("not possible here: {why}")]);
+        }
+        let options = ["-Aphysics", "--mem=60", "-Jhungry"];
+        let script = "head -c 70M /dev/zero | tail";
+        let job = self.cluster.submit("alice", &options, script).await?;
+        let types = "job.started,job.out_of_memory,job.completed";
+        let description = format!("job {job} ran again and completed");
+        let facts = self
+            .mesh
+            .wait_facts(&description, PATIENCE, types, |facts| {
+                let of_job = facts
+                    .iter()
+                    .filter(|fact| fact.run().is_some_and(|run| run.0 == job));
+                let of_job: Vec<_> = of_job.cloned().collect();
+                let is_done = of_job
+                    .iter()
+                    .any(|fact| fact.kind == EventType::JobCompleted);
+                is_done.then_some(of_job)
+            })
+            .await?;
+        let mut proof = Vec::new();
+        for fact in facts.iter().filter(|fact| fact.kind.is_end()) {
+            let allocated = fact.event.job().map_or("", |job| job.alloc_tres.as_str());
+            let memory = allocated
+                .split(',')
+                .find_map(|part| part.strip_prefix("mem="));
+            proof.push(format!(
+                "{} of job {job} with {}",
+                fact.kind,
+                memory.unwrap_or_default()
+            ));
+        }
+        let ended = [("job.out_of_memory", "60M"), ("job.completed", "90M")];
+        let expected = ended.map(|(kind, memory)| format!("{kind} of job {job} with {memory}"));
+        expect(&proof, &expected.each_ref().map(String::as_str))?;
+        let tree = self.mesh.smesh(&["tree", &job.to_string()]).await?;
+        let tree = lines(&String::from_utf8_lossy(&tree.stdout));
+        let [line] = &tree[..] else {
+            return Err(wrong(format!("smesh tree {job}: {tree:?}")));
+        };
+        proof.insert(1, line.clone());
+        Ok(proof)
+    }
+
+    async fn nightly(&self, at: DateTime<Utc>) -> Result<Vec<String>, Error> {
+        let until = (at - Utc::now()).to_std().unwrap_or_default();
+        let run = wait_for("the nightly job ended", until + PATIENCE, async || {
+            let runs = self.runs("/v1/trigger-runs?rule=alice/nightly").await?;
+            Ok(runs.into_iter().find(|run| is_over(run, "alice/nightly")))
+        })
+        .await?;
+        let job = run["job_id"].to_string();
+        let tree = self.mesh.smesh(&["tree", &job]).await?;
+        let mut proof = lines(&String::from_utf8_lossy(&tree.stdout));
+        let wrote = self.wrote(&format!("nightly-{}.txt", at.format("%Y-%m-%d")))?;
+        expect(&wrote, &["tidied up"])?;
+        let rule = self.mesh.get("/v1/triggers/alice/nightly").await?.json();
+        proof.push(format!(
+            "it was due at {}, and is again at {}",
+            at.format("%H:%M:%S"),
+            rule["schedule"]["next"][0].as_str().unwrap_or_default()
+        ));
+        Ok(proof)
+    }
+
+    async fn runs(&self, path: &str) -> Result<Vec<Value>, Error> {
+        let answer = self.mesh.get(path).await?;
+        let runs = answer.json()["runs"].as_array().cloned();
+        runs.ok_or_else(|| wrong(format!("GET {path}: {} {}", answer.status, answer.body)))
+    }
+
+    /// The lines that jobs wrote to a file.
+    fn wrote(&self, name: &str) -> Result<Vec<String>, Error> {
+        let path = self.rules.scratch.join(name);
+        let text = std::fs::read_to_string(&path).map_err(Error::io("read", &path))?;
+        Ok(lines(&text))
+    }
+}
+
+/// True if a run of that rule has done all: its job has completed, or its message is sent.
+fn is_over(run: &Value, rule: &str) -> bool {
+    run["rule"] == rule && (run["ended_as"] == "completed" || run["state"] == "done")
+}
+
+fn lines(text: &str) -> Vec<String> {
+    text.lines().map(str::to_owned).collect()
+}
+
+fn expect(found: &[String], expected: &[&str]) -> Result<(), Error> {
+    if found == expected {
+        return Ok(());
+    }
+    Err(wrong(format!("{found:?} instead of {expected:?}")))
+}
+
+const fn wrong(problem: String) -> Error {
+    Error::Machine(problem)
+}
+
+/// Writes a file that only root reads.
+fn write(path: &Path, text: &str) -> Result<(), Error> {
+    std::fs::write(path, text).map_err(Error::io("write", path))?;
+    set_mode(path, 0o600)
+}

@@ -15,7 +15,7 @@ use mesh_events::{Event, EventId, EventType, RunKey, SCHEMA_VERSION, timestamp};
 use crate::Error;
 use crate::accounting::catch_up::{CatchUp, MAX_IDS_PER_LOOKUP, MAX_ROWS_PER_BATCH};
 use crate::collector::{Window, names, without_usage};
-use crate::domain::{RunStore, fold, parts_of_jobs, usages};
+use crate::domain::{Owner, RunStore, fold, parts_of_jobs, usages};
 
 /// Seconds between a fact and its latest publication that a gap considers. Facts published later are not searched for.
 const PUBLISH_MARGIN_SECS: i64 = 3_600;
@@ -157,7 +157,7 @@ impl GapFiller {
 }
 
 /// Describes what is not republished.
-fn lost(accounting: bool, unknown_ends: &[RunKey]) -> String {
+fn lost(accounting: bool, unknown_ends: &[(RunKey, Owner)]) -> String {
     let lost = "facts that Slurm does not record (reasons, holds, limits, suspensions, nodes, access, logins), facts published more than an hour after they happened, and events derived by other services (costs, explanations)";
     if !accounting {
         return format!(
@@ -167,10 +167,9 @@ fn lost(accounting: bool, unknown_ends: &[RunKey]) -> String {
     if unknown_ends.is_empty() {
         return lost.to_owned();
     }
-    let unknown_ends: Vec<&RunKey> = unknown_ends.iter().collect();
     format!(
         "how {} ended, which a requeue has overwritten in accounting; {lost}",
-        names(&unknown_ends)
+        names(unknown_ends)
     )
 }
 

@@ -7,7 +7,7 @@ use mesh_events::proto::mesh::job::v1::ExitCode;
 use mesh_events::{EventType, RunKey};
 
 use super::deferred::DeferredObservation;
-use super::gaps::lost;
+use super::gaps::{lost, owner_suffix};
 use super::open_lookups::OpenLookup;
 use super::outbox::{OutboxEvent, Previous};
 use super::{Collector, Core, FollowUpLookups, TracedObservation};
@@ -271,8 +271,9 @@ impl Collector {
         }
         for run in &decision.lost {
             let message = format!(
-                "{} has ended, its id was reused by another job, and {accounting}",
-                run.entity_key()
+                "{}{} has ended, its id was reused by another job, and {accounting}",
+                run.entity_key(),
+                owner_suffix(&core.owner_then(run).unwrap_or_default())
             );
             // In one write with the run, which has ended according to the run store.
             let gap = self.counted(core, EventType::CaptureGapClosed, lost(run, message));

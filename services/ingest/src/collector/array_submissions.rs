@@ -9,7 +9,7 @@ use slurm_types::JobId;
 use tokio::time::Instant;
 
 use super::accounting_wait::AccountingWait;
-use super::gaps::gap_event;
+use super::gaps::{gap_event, owner_suffix};
 use super::open_lookups::{OpenLookup, OpenTaskLookup};
 use super::outbox::PreviousRunStates;
 use super::{Collector, Core};
@@ -129,7 +129,10 @@ impl Collector {
         core.run_store.put(run.clone(), next);
         let key = run.entity_key();
         let gap = gap_event(
-            format!("accounting does not have the array {key}"),
+            format!(
+                "accounting does not have the array {key}{}",
+                owner_suffix(&core.owner_then(run).unwrap_or_default())
+            ),
             format!("whether tasks of {key} were cancelled before it was first read"),
         );
         let before = PreviousRunStates::from([(run.clone(), Some(known))]);

@@ -13,6 +13,11 @@ use crate::adapters::store::Store;
 use crate::domain::{End, EndLookup, Owner, Resolution};
 use crate::{Error, metrics};
 
+/// Maximum number of runs named in a message.
+const MAX_NAMED_RUNS: usize = 5;
+/// Maximum number of owners of further runs named in a message.
+const MAX_NAMED_USERS: usize = 20;
+
 /// State of a job that slurmctld does not have any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MissingJob {
@@ -116,6 +121,41 @@ pub(super) fn owner_suffix(owner: &Owner) -> String {
     }
 }
 
+/// Names some runs with their owners, and the owners of the others.
+pub(crate) fn names(runs: &[(RunKey, Owner)]) -> String {
+    let named = runs.iter().take(MAX_NAMED_RUNS);
+    let named = named.map(|(run, owner)| run.entity_key() + &owner_suffix(owner));
+    let others = runs.iter().skip(MAX_NAMED_RUNS);
+    let users: BTreeSet<&str> = others
+        .map(|(_, owner)| owner.user.as_str())
+        .filter(|user| !user.is_empty())
+        .collect();
+    let more = more(runs).map(|more| more + &of_users(&users));
+    named.chain(more).collect::<Vec<_>>().join(", ")
+}
+
+/// Names some runs.
+pub(super) fn keys(runs: &[(RunKey, Owner)]) -> String {
+    let named = runs.iter().take(MAX_NAMED_RUNS);
+    let named = named.map(|(run, _)| run.entity_key());
+    named.chain(more(runs)).collect::<Vec<_>>().join(", ")
+}
+
+fn more(runs: &[(RunKey, Owner)]) -> Option<String> {
+    let others = runs.len().saturating_sub(MAX_NAMED_RUNS);
+    (others > 0).then(|| format!("{others} more"))
+}
+
+/// ` of alice, bob and 3 other users`.
+fn of_users(users: &BTreeSet<&str>) -> String {
+    let named: Vec<&str> = users.iter().copied().take(MAX_NAMED_USERS).collect();
+    match users.len() - named.len() {
+        _ if named.is_empty() => String::new(),
+        0 => format!(" of {}", named.join(", ")),
+        others => format!(" of {} and {others} other users", named.join(", ")),
+    }
+}
+
 fn note_lost(run: &RunKey) {
     metrics::lost();
     tracing::warn!(
@@ -126,4 +166,42 @@ fn note_lost(run: &RunKey) {
 
 fn how_it_ended(run: &RunKey) -> String {
     format!("how and when {} ended", run.entity_key())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gap_names_few_runs_and_the_owners_of_the_others() {
+        let runs = |users: &[&str]| -> Vec<(RunKey, Owner)> {
+            let runs = (1..).zip(users).map(|(job_id, user)| {
+                let run = RunKey {
+                    cluster: "c".to_owned(),
+                    job_id,
+                    task_id: None,
+                    submit_time: 100,
+                    attempt: 0,
+                };
+                let owner = Owner {
+                    user: (*user).to_owned(),
+                    ..Owner::default()
+                };
+                (run, owner)
+            });
+            runs.collect()
+        };
+        let few = runs(&["alice", ""]);
+        let key = |n: usize| few[n].0.entity_key();
+        assert_eq!(names(&few), format!("{} of alice, {}", key(0), key(1)));
+        assert_eq!(keys(&few), format!("{}, {}", key(0), key(1)));
+        let more = runs(&[
+            "alice", "bob", "bob", "bob", "bob", "dave", "carol", "dave", "",
+        ]);
+        assert!(names(&more).ends_with(" of bob, 4 more of carol, dave"));
+        assert!(keys(&more).ends_with(", 4 more"));
+        let users: Vec<String> = (100..130).map(|n| format!("u{n}")).collect();
+        let many = runs(&users.iter().map(String::as_str).collect::<Vec<_>>());
+        assert!(names(&many).ends_with(", u124 and 5 other users"));
+    }
 }

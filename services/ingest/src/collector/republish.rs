@@ -9,7 +9,7 @@ use super::Collector;
 use super::outbox::is_rediscoverable;
 use super::usage_backlog::job_of;
 use crate::domain::{
-    self, Fact, FactId, Observation, ObservationContext, RunState, RunStore, RunUsage, observe,
+    self, Fact, FactId, Observation, ObservationContext, Owner, RunState, RunStore, RunUsage, observe,
     run_of,
 };
 use crate::envelope::{Cause, EventContext, other_run};
@@ -29,7 +29,7 @@ pub struct Republished {
     /// Facts, as they were published the first time.
     pub events: Vec<Event>,
     /// Runs whose end is left out, because a requeue has overwritten it and the run store no longer has it.
-    pub unknown_ends: Vec<RunKey>,
+    pub unknown_ends: Vec<(RunKey, Owner)>,
 }
 
 /// How a fact was published that accounting shows. The same id must say the same, and accounting may have another end by now: of a finished
@@ -123,7 +123,8 @@ impl Collector {
                         republished.events.push(event);
                     }
                     Wording::Unknown if window.has(fact) => {
-                        republished.unknown_ends.push(fact.run.clone());
+                        let unknown = (fact.run.clone(), observation.owner.clone());
+                        republished.unknown_ends.push(unknown);
                     }
                     Wording::Same(_) | Wording::Unknown | Wording::NotPublished => {}
                 }

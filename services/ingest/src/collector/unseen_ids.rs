@@ -9,18 +9,16 @@ use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use super::accounting_wait::AccountingWait;
-use super::gaps::gap_event;
+use super::gaps::{gap_event, keys, names};
 use super::{Collector, Core};
 use crate::Error;
 use crate::adapters::fenced::{BACKOFF, pause};
-use crate::domain::{EntityKind, Observation, Record};
+use crate::domain::{EntityKind, Observation, Owner, Record};
 
 /// Largest range of ids that is looked up. A larger one becomes a gap.
 const MAX_UNSEEN_IDS: u32 = 100_000;
 /// A job id has the cluster of a federation above these bits (Slurm's federation guide, 22.05 to 26.05).
 const LOCAL_ID_BITS: u32 = 26;
-/// Maximum number of runs named in a message.
-const MAX_NAMED_RUNS: usize = 5;
 /// Maximum lead of Slurm's clock over the local clock, in seconds: munge allows no more.
 pub(crate) const MAX_CLOCK_SKEW_SECS: i64 = 300;
 /// How long accounting is waited for that may report the ended row of an id late.
@@ -219,12 +217,16 @@ impl Collector {
     ///
     /// # Errors
     /// On shutdown, or if another ingest has taken over.
-    pub async fn remove_unseen(&self, range: Unseen, alive: &[&RunKey]) -> Result<(), Error> {
+    pub async fn remove_unseen(
+        &self,
+        range: Unseen,
+        alive: &[(RunKey, Owner)],
+    ) -> Result<(), Error> {
         let gap = (!alive.is_empty()).then(|| {
             let named = names(alive);
             let message =
                 format!("no poll has shown {named}, and accounting lists them as not ended");
-            gap_event(message, format!("how and when {named} ended"))
+            gap_event(message, format!("how and when {} ended", keys(alive)))
         });
         let mut backoff = BACKOFF;
         loop {
@@ -257,16 +259,6 @@ fn remove(ranges: &mut Vec<Unseen>, range: Unseen) {
         }
     }
     ranges.retain(|known| known.first != range.first);
-}
-
-/// Names some runs in a message.
-pub(crate) fn names(runs: &[&RunKey]) -> String {
-    let named = runs.iter().take(MAX_NAMED_RUNS);
-    let mut named: Vec<String> = named.map(|run| run.entity_key()).collect();
-    if runs.len() > MAX_NAMED_RUNS {
-        named.push(format!("{} more", runs.len() - MAX_NAMED_RUNS));
-    }
-    named.join(", ")
 }
 
 #[cfg(test)]

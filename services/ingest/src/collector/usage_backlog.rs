@@ -11,13 +11,12 @@ use slurm_types::{JobId, JobRef};
 use tokio::time::Instant;
 
 use super::accounting_wait::AccountingWait;
-use super::gaps::gap_event;
+use super::gaps::{gap_event, keys, names};
 use super::outbox::PreviousRunStates;
-use super::unseen_ids::names;
 use super::{Collector, Core, TracedObservation};
 use crate::adapters::store::Store;
 use crate::config::Config;
-use crate::domain::{LocalRunKey, RunState, RunStore, RunUsage};
+use crate::domain::{LocalRunKey, Owner, RunState, RunStore, RunUsage};
 use crate::envelope::Cause;
 use crate::{Error, metrics};
 
@@ -157,6 +156,10 @@ impl Collector {
         due: &[DueUsageLookup],
         answer: Vec<RunUsage>,
     ) -> Result<(), Error> {
+        let owners = answer.iter().map(|settled| &settled.observation);
+        let owners: HashMap<RunKey, Owner> = owners
+            .map(|row| (row.run.clone(), row.owner.clone()))
+            .collect();
         let readings = {
             let (core, now) = (self.core.lock().await, Instant::now());
             let usable = |settled: &RunUsage| {
@@ -191,13 +194,24 @@ impl Collector {
                 None => {}
             }
         }
-        self.without_usage(&mut core, &given_up).await?;
+        self.without_usage(&mut core, &given_up, &owners).await?;
+        // While many runs are due, each answer is about runs of nearly every shard. The last one stores them all, or the next poll; a crash
+        // before that only repeats lookups.
+        let is_last = core.usage_backlog.due(Instant::now()).next().is_none();
         drop(core);
-        self.flush().await
+        if is_last {
+            self.flush().await?;
+        }
+        Ok(())
     }
 
-    /// Publishes that accounting lacks the usage of these runs.
-    async fn without_usage(&self, core: &mut Core, runs: &[RunKey]) -> Result<(), Error> {
+    /// Publishes that accounting lacks the usage of these runs. `owners` are those that its rows name.
+    async fn without_usage(
+        &self,
+        core: &mut Core,
+        runs: &[RunKey],
+        owners: &HashMap<RunKey, Owner>,
+    ) -> Result<(), Error> {
         // An unknown canceller of a run that never started is no lost usage: its event already reports the actor as unknown.
         let now = Utc::now().timestamp();
         let mut lost = Vec::new();
@@ -227,9 +241,13 @@ impl Collector {
                 core.dirty.insert(Store::shard_of(tracked));
             }
         }
-        let named = names(&runs.iter().collect::<Vec<_>>());
-        let message = format!("accounting has no ended record of {named}");
-        let not_recoverable = format!("resource usage of {named}");
+        let owner_of = |run: &RunKey| core.owner_then(run).or_else(|| owners.get(run).cloned());
+        let named = runs
+            .iter()
+            .map(|run| (run.clone(), owner_of(run).unwrap_or_default()));
+        let named: Vec<(RunKey, Owner)> = named.collect();
+        let message = format!("accounting has no ended record of {}", names(&named));
+        let not_recoverable = format!("resource usage of {}", keys(&named));
         let gap = gap_event(message, not_recoverable);
         let emitted = self.gap(core, first, gap, before).await?;
         for run in runs {

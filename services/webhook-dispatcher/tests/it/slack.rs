@@ -110,6 +110,7 @@ async fn an_owner_reads_what_they_have_spent_this_month(kind: Kind) {
             micros: 2_310_000_000,
             currency: "EUR".into(),
         }],
+        unpriced_runs: 0,
         // A run with a later end was committed first.
         newest_runs: vec![
             "job/another/1".into(),

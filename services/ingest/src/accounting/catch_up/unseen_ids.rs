@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use super::request::{Answer, FailurePause};
 use super::{CatchUp, LOOKUP_INTERVAL, SLURMDBD_BACKLOG_WAIT};
 use crate::collector::{TracedObservation, Unseen};
-use crate::domain::{fold, provisional};
+use crate::domain::{Owner, fold, provisional};
 use crate::envelope::Cause;
 use crate::job_queries::JobQueries;
 use crate::{Error, metrics};
@@ -114,7 +114,8 @@ impl<S: JobQueries> CatchUp<S> {
                 unseen.postpone(&range, left);
             } else {
                 let alive = open.range(range.first..=range.last);
-                let alive: Vec<&RunKey> = alive.filter_map(|(_, run)| run.as_ref()).collect();
+                let alive: Vec<(RunKey, Owner)> =
+                    alive.filter_map(|(_, run)| run.clone()).collect();
                 self.collector.remove_unseen(range, &alive).await?;
                 let is_in = |id: &u32| (range.first..=range.last).contains(id);
                 unseen.closed.retain(|id| !is_in(id));
@@ -130,7 +131,7 @@ impl<S: JobQueries> CatchUp<S> {
     async fn look_up_batch(
         &self,
         ids: &BTreeSet<u32>,
-    ) -> Result<(usize, BTreeMap<u32, Option<RunKey>>), Error> {
+    ) -> Result<(usize, BTreeMap<u32, Option<(RunKey, Owner)>>), Error> {
         let (mut found, mut open) = (0, BTreeMap::new());
         let capture_since = self.collector.core().await.meta.capture_since;
         let all: Vec<u32> = ids.iter().copied().collect();
@@ -148,7 +149,11 @@ impl<S: JobQueries> CatchUp<S> {
                 .collect();
             let without_row = some.iter().filter(|id| !with_row.contains(id));
             open.extend(without_row.map(|id| (*id, None)));
-            open.extend(alive.into_iter().map(|run| (run.raw_id, Some(run.run))));
+            open.extend(
+                alive
+                    .into_iter()
+                    .map(|row| (row.raw_id, Some((row.run, row.owner)))),
+            );
             found += ended.len();
             let ended = ended
                 .into_iter()

@@ -8,6 +8,7 @@ mod alerts;
 mod away;
 mod busy;
 mod day;
+mod full_disk;
 mod gaps;
 mod hooks;
 mod ids;

@@ -148,7 +148,7 @@ fn spent(answer: &Value, by: cli::CostBy) -> String {
             "\nincludes {sum} of adjustments after final costs"
         ));
     }
-    for line in show::unpriced(unpriced) {
+    if let Some(line) = show::unpriced(unpriced) {
         report.push_str(&format!("\n{line}"));
     }
     report

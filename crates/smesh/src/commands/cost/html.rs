@@ -75,7 +75,7 @@ fn section(page: &mut String, title: &Title<'_>, currency: &str, rows: &[Row], d
     };
     put!(page, "<section><h2>{heading}</h2>\n");
     let unpriced: u64 = rows.iter().map(|row| row.unpriced_runs).sum();
-    for line in show::unpriced(unpriced) {
+    if let Some(line) = show::unpriced(unpriced) {
         put!(page, "<p>{line}.</p>\n");
     }
     bars(page, title, &rows);

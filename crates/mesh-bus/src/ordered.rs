@@ -128,7 +128,7 @@ impl Bus {
                 name: Some(name.clone()),
                 ..config.clone()
             };
-            let changed = self.clone().changed(stream.to_owned(), config.clone());
+            let changed = Box::pin(self.clone().changed(stream.to_owned(), config.clone()));
             let created = self
                 .jetstream
                 .create_consumer_strict_on_stream(config, stream);
@@ -146,7 +146,7 @@ impl Bus {
                 reader,
             };
             let messages = messages(consumer, BATCH_SIZE, self.declaring.clone()).await?;
-            let messages = messages.take_until(Box::pin(changed));
+            let messages = messages.take_until(changed);
             return Ok(messages.inspect(move |_| {
                 let _held = &end;
             }));

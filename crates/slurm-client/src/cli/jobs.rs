@@ -335,7 +335,7 @@ mod tests {
         };
         let text = ParsedJobs {
             records: vec![listed],
-            unclear: vec![(JobId::new(3).unwrap(), parse::job::Rejected::of("why", ""))],
+            unclear: vec![(JobId::new(3).unwrap(), parse::Rejected::of("why", ""))],
         };
         let mut answer = JobLookup::default();
         let order = ids(&[9, 7, 8, 9, 1, 3, 2]);

@@ -9,8 +9,8 @@ use super::Collector;
 use super::outbox::is_rediscoverable;
 use super::usage_backlog::job_of;
 use crate::domain::{
-    self, Fact, FactId, Observation, ObservationContext, Owner, RunState, RunStore, RunUsage, observe,
-    run_of,
+    self, Fact, FactId, Observation, ObservationContext, Owner, RunState, RunStore, RunUsage,
+    observe, run_of,
 };
 use crate::envelope::{Cause, EventContext, other_run};
 
@@ -146,7 +146,7 @@ impl Collector {
             if facts.peek().is_none() {
                 continue;
             }
-            let Some((job, owner)): Option<(Job, domain::Owner)> = core.last.get(&run) else {
+            let Some((job, owner)): Option<(Job, Owner)> = core.last.get(&run) else {
                 continue;
             };
             events

@@ -105,7 +105,7 @@ fn stored_key(number: i64, from_size: i64) -> StoredKey {
         vkey: key(number.try_into().unwrap()).public().to_string(),
         from_size,
         made_at: 1_763_760_000_000_000,
-        made_by: (number > 1).then(|| "root".into()).unwrap_or_default(),
+        made_by: if number > 1 { "root" } else { "" }.into(),
     }
 }
 

@@ -124,7 +124,7 @@ async fn a_deleted_checkpoint_is_found_by_the_published_ones(url: Option<String>
     victim.is_signed(3);
     let (whole, status) = victim.verify(&[]);
     assert_eq!(status, Some(0), "{whole}");
-    // The rest is numbered anew, so nothing in the database shows it.
+    // The rest is numbered again, so nothing in the database shows it.
     let delete = "DELETE FROM checkpoints WHERE number = 1;
                   UPDATE checkpoints SET number = number + 1000;
                   UPDATE checkpoints SET number = number - 1001";

@@ -275,7 +275,7 @@ async fn only_its_own_keys_are_trusted_on_the_bus(database: Database) {
     );
 }
 
-/// Whoever may publish there could otherwise make the ledger forget what it signed.
+/// Whoever may publish there could otherwise make the ledger sign what contradicts an earlier checkpoint.
 async fn messages_that_hide_the_checkpoints_on_the_bus_stop_signing(database: Database) {
     let mut ledger = Ledger::new(&database).await;
     ledger.append(5).await;

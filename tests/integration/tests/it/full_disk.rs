@@ -1,4 +1,4 @@
-//! The disk of NATS is full while jobs start and end, and until the controller has forgotten them.
+//! The disk of NATS is full while jobs start and end, and until the controller has purged them.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};

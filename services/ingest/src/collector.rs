@@ -109,6 +109,8 @@ pub struct Core {
     dirty: BTreeSet<u32>,
     /// What the last complete write has stored of the progress.
     stored: StoredProgress,
+    /// When it was.
+    stored_at: tokio::time::Instant,
     /// Newest payload of each run that has not ended.
     last: PayloadCache,
     /// Open lookups of run ends, by Slurm's job id.
@@ -189,7 +191,7 @@ impl Collector {
             store.write_meta(&meta, &[], NO_TIMEOUT).await?;
         }
         let published = meta.published;
-        let stored = StoredProgress::of(&meta);
+        let mut stored = StoredProgress::of(&meta);
         let run_store = &mut loaded.run_store;
         let dirty = published::restore_published(
             &bus,
@@ -206,6 +208,7 @@ impl Collector {
         // Before the first poll moves the watermark; both are stored with one write.
         let newest = loaded.run_store.newest_time(now);
         meta.backlog_from = accounting_backlog::at_start(&mut meta, &config, now, newest);
+        stored.note_backlog(&meta);
         tracing::info!(
             runs = loaded.run_store.len(),
             republished,
@@ -221,6 +224,7 @@ impl Collector {
             store,
             dirty,
             stored,
+            stored_at: tokio::time::Instant::now(),
             last: PayloadCache::default(),
             lookups: HashMap::new(),
             waiting: loaded.waiting,

@@ -24,7 +24,7 @@ use crate::adapters::chunks::ChunkPublisher;
 use crate::collector::Collector;
 use crate::doorbells::{JobReadRequest, JobReader, UnknownJobLimiter};
 use crate::job_queries::JobQueries;
-use crate::poll::{HookHealth, Poller, Turns};
+use crate::poll::{HookHealth, LookupRotations, Poller};
 use crate::scheduling::Demand;
 use crate::sources::{SLURMDBD, SlurmSource};
 
@@ -89,7 +89,7 @@ impl<S: JobQueries> JobWorkers<S> {
                 scheduler: scheduler_receiver,
                 demand,
                 live: false,
-                turns: Turns::default(),
+                rotations: LookupRotations::default(),
                 hooks: Arc::clone(&hooks),
                 nudge: Arc::clone(&nudge),
                 shutdown: shutdown.clone(),

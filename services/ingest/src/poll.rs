@@ -18,7 +18,7 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 pub use self::hook_health::HookHealth;
-pub use self::reads::Turns;
+pub use self::reads::LookupRotations;
 use self::selection::{arrays, changed, missing, shown};
 use crate::accounting::resolver::LookupQueue;
 use crate::adapters::chunks::ChunkPublisher;
@@ -51,8 +51,8 @@ pub struct Poller<S = Slurm> {
     pub demand: watch::Sender<Demand>,
     /// Whether the first poll is done.
     pub live: bool,
-    /// Whose turn it is among what polls lack.
-    pub turns: Turns,
+    /// Which of what polls lack is asked about next.
+    pub rotations: LookupRotations,
     /// Whether hooks ring.
     pub hooks: Arc<HookHealth>,
     /// Requests an early poll.

@@ -20,6 +20,8 @@ const MAX_PAUSE: Duration = Duration::from_secs(60);
 
 /// Name of accounting in events.
 pub const SLURMDBD: &str = "slurmdbd";
+/// Time that slurmctld needs to send its queued records to slurmdbd after an outage. It tries to reconnect every 10 s (22.05).
+pub(crate) const SLURMDBD_BACKLOG_WAIT: Duration = Duration::from_secs(30);
 
 /// A daemon of Slurm.
 pub struct SlurmSource {
@@ -122,15 +124,16 @@ impl SlurmSource {
         };
         let Some(since) = was_down else { return Ok(()) };
         let now = chrono::Utc::now();
+        let lasted = (now - since).to_std().unwrap_or_default();
+        let lasted = down_at.map_or(lasted, |at| at.elapsed().max(lasted));
         // The clock may have been ahead.
-        let since = since.min(now);
+        let since = now - chrono::TimeDelta::from_std(lasted).unwrap_or_default();
         if self.name == SLURMDBD {
             self.collector.accounting_returned().await;
-            let lasted = (now - since).to_std().unwrap_or_default();
-            let lasted = down_at.map_or(lasted, |at| at.elapsed().max(lasted));
-            // Shorter than that, it ends no lookup. Stored in one write with the event.
+            // A shorter one ends few lookups. Stored in one write with the event.
             if lasted >= self.collector.config.missing_record_timeout {
-                self.collector.read_outage(since.timestamp()).await;
+                let delay = SLURMDBD_BACKLOG_WAIT;
+                self.collector.read_outage(since.timestamp(), delay).await;
             }
         }
         tracing::info!(

@@ -41,8 +41,6 @@ const MAX_USAGE_BACKLOG: usize = 20_000;
 const LOOKUP_INTERVAL: Duration = Duration::from_secs(1);
 /// Longest pause between two attempts of a failing request.
 const MAX_LOOKUP_INTERVAL: Duration = Duration::from_secs(8);
-/// Time that slurmctld needs to send its queued records to slurmdbd after an outage. It tries to reconnect every 10 s (22.05).
-const SLURMDBD_BACKLOG_WAIT: Duration = Duration::from_secs(30);
 
 /// Works off the accounting backlog.
 #[derive(Clone)]
@@ -100,6 +98,10 @@ impl<S: JobQueries> CatchUp<S> {
         loop {
             // The time windows come first, so that only jobs they do not list are looked up by id. A long catch-up goes on for hours.
             let ids_from = Instant::now() + self.collector.config.backlog_priority();
+            if let Some(at) = self.collector.take_backlog_delay().await {
+                self.pause(at.saturating_duration_since(Instant::now()))
+                    .await?;
+            }
             while let Some(backlog) = self.collector.backlog().await {
                 self.pay(backlog, (&mut unseen, ids_from)).await?;
             }

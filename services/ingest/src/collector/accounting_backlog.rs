@@ -4,7 +4,7 @@
 //! requests about the future. Therefore a step back moves the stored times along. After a restart, times that were stored while the clock
 //! was ahead are ignored.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use mesh_events::EventType;
 
@@ -60,6 +60,8 @@ fn step(meta: &mut Meta, step: i64, now: i64) -> bool {
         meta.watermark = meta.watermark.saturating_add(step);
         meta.backlog_from = meta.backlog_from.map(|from| from.saturating_add(step));
         meta.capture_since = meta.capture_since.min(now);
+        // Runs that end until then were not published yet.
+        meta.removed_until = meta.removed_until.min(now);
         meta.ahead_from = None;
     }
     let is_past = |from: &mut i64| now.saturating_sub(*from) > MAX_CLOCK_AHEAD_SECS;
@@ -83,6 +85,8 @@ pub(super) struct BacklogProgress {
     added_from: Option<i64>,
     /// Number of times that the clock was set back. The stored start has moved then, and the window's has not.
     clock_steps: u64,
+    /// When the time of an outage can be read: slurmctld sends what it has queued some seconds after slurmdbd is back.
+    read_at: Option<tokio::time::Instant>,
 }
 
 impl BacklogProgress {
@@ -130,6 +134,7 @@ pub(super) fn at_start(
     newest: Option<i64>,
 ) -> Option<i64> {
     meta.capture_since = meta.capture_since.min(now);
+    meta.removed_until = meta.removed_until.min(now);
     if meta.watermark > now {
         meta.watermark = newest.unwrap_or(meta.capture_since).min(now);
         tracing::warn!(
@@ -187,12 +192,19 @@ impl Collector {
         now
     }
 
-    /// Adds an outage of accounting that is over: the lookups that were given up meanwhile are not repeated.
-    pub async fn read_outage(&self, since: i64) {
+    /// Adds an outage of accounting that is over, to be read after a delay: the lookups that were given up meanwhile are not repeated.
+    pub async fn read_outage(&self, since: i64, delay: Duration) {
         let core = &mut *self.core.lock().await;
         let from = since.saturating_sub(self.config.overlap_secs());
         core.backlog_progress.add(&mut core.meta, from);
+        core.backlog_progress.read_at = Some(tokio::time::Instant::now() + delay);
+        core.stored.note_backlog(&core.meta);
         self.backlog_changed.notify_one();
+    }
+
+    /// Returns the time before which the backlog need not be read, once.
+    pub async fn take_backlog_delay(&self) -> Option<tokio::time::Instant> {
+        self.core.lock().await.backlog_progress.read_at.take()
     }
 
     /// Waits until the backlog grows.
@@ -220,6 +232,7 @@ impl Collector {
                 now = began,
                 "no poll since last, reading accounting from last to now"
             );
+            state.stored.note_backlog(&state.meta);
             self.backlog_changed.notify_one();
         }
         let unseen = core.note_unseen(self.config.accounting, now);
@@ -296,6 +309,18 @@ mod tests {
         // The clock has reached that time meanwhile.
         stored.watermark = 18_600;
         assert_eq!(backlog_start(&stored, None), Some(14_400));
+    }
+
+    #[test]
+    fn runs_that_end_after_the_clock_was_set_back_were_not_removed_before() {
+        let mut running = meta(23_600, None);
+        running.removed_until = 23_000;
+        step(&mut running, -3_600, 20_000);
+        assert_eq!(running.removed_until, 20_000);
+        let mut stopped = meta(23_600, None);
+        stopped.removed_until = 23_000;
+        at_start(&mut stopped, &Config::default(), 20_000, Some(19_990));
+        assert_eq!(stopped.removed_until, 20_000);
     }
 
     #[test]

@@ -212,7 +212,9 @@ impl Collector {
                 .entry(observation.raw_id)
                 .or_insert_with(OpenLookup::now);
             core.store_question(observation.raw_id);
-            if decision.changes.is_empty() && core.run_store.get(&run).is_none() {
+            // The array of a new task may be new, too.
+            let is_stored = decision.changes.iter().any(|(changed, _)| *changed == run);
+            if !is_stored && core.run_store.get(&run).is_none() {
                 core.note_unpublished(&run, &observation);
             }
             if observation.record == Record::Controller

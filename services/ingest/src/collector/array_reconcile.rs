@@ -172,6 +172,7 @@ impl Collector {
         let published_until = core.meta.watermark;
         // Also those of an outage of accounting, which is read when it is over.
         let outage = core.meta.down_since.get(SLURMDBD).copied();
+        let outage = outage.filter(|_| self.config.accounting);
         let unread = core.meta.backlog_from.into_iter().chain(outage).min();
         let caught_up_until =
             unread.map_or(published_until, |pending| pending.min(published_until));

@@ -25,6 +25,8 @@ pub enum MissingJob {
     Open,
     /// What became of its runs is published.
     Closed,
+    /// What became of them cannot be stored now, and is published later.
+    NotStored,
 }
 
 impl Collector {
@@ -65,7 +67,7 @@ impl Collector {
                 format!("slurmctld no longer has {run_key}{owner_suffix}, and {accounting}");
             let gap = gap_event(message, how_it_ended(&run));
             if !self.gap(&mut core, &run, gap, before).await? {
-                return Ok(MissingJob::Open);
+                return Ok(MissingJob::NotStored);
             }
             note_lost(&run);
             core.last.remove(&run);

@@ -20,7 +20,7 @@ use crate::domain::{
 };
 
 /// Interval at which the wait of a lookup is stored. A restart loses at most this much of it.
-const WAIT_STORE_INTERVAL: Duration = Duration::from_secs(30);
+pub(super) const WAIT_STORE_INTERVAL: Duration = Duration::from_secs(30);
 
 pub(super) struct OpenLookup {
     /// When this process began to wait. Uses the monotonic clock: setting the wall clock would end or prolong the wait.

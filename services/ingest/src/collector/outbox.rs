@@ -36,6 +36,12 @@ impl StoredProgress {
             backlog_from: meta.backlog_from,
         }
     }
+
+    /// Records a backlog that has grown: no write may take it for worked off before the runs that were found in it are stored.
+    pub(super) fn note_backlog(&mut self, meta: &Meta) {
+        let backlogs = [self.backlog_from, meta.backlog_from];
+        self.backlog_from = backlogs.into_iter().flatten().min();
+    }
 }
 
 /// What is given back if a decision cannot be stored.
@@ -191,6 +197,7 @@ impl Core {
             dirty,
             ahead,
             stored,
+            stored_at,
             ..
         } = self;
         if *ahead {
@@ -203,6 +210,7 @@ impl Core {
         {
             dirty.clear();
             waiting.unstored.clear();
+            *stored_at = tokio::time::Instant::now();
             if store.write_meta(meta, &[], BLOCKING_WRITE_TIMEOUT).await? {
                 *stored = StoredProgress::of(meta);
             }

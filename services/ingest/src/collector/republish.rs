@@ -35,22 +35,22 @@ pub struct Republished {
 /// How a fact was published that accounting shows. The same id must say the same, and accounting may have another end by now: of a finished
 /// run that was requeued, or of one that was corrected.
 #[derive(Debug, PartialEq, Eq)]
-enum Wording {
-    Same(Box<Fact>),
+enum PublishedForm {
+    Known(Box<Fact>),
     Unknown,
-    NotPublished,
+    Unpublished,
 }
 
 /// Changes a fact and its payload to what was published of a run.
-fn as_published(fact: &Fact, job: &mut Job, known: Option<&RunState>) -> Wording {
+fn as_published(fact: &Fact, job: &mut Job, known: Option<&RunState>) -> PublishedForm {
     let mut fact = Box::new(fact.clone());
     match (fact.id, known) {
-        (FactId::Recorded(Slot::End), None) if fact.inferred => return Wording::Unknown,
+        (FactId::Recorded(Slot::End), None) if fact.inferred => return PublishedForm::Unknown,
         (FactId::Recorded(Slot::End), Some(known)) => {
             // It is published once it is known, or was resolved as a gap.
             let Some((kind, end)) = known.first_end().and_then(|end| Some((end.event?, end)))
             else {
-                return Wording::NotPublished;
+                return PublishedForm::Unpublished;
             };
             if kind != fact.kind && !matches!(kind, EventType::JobRequeued | EventType::JobRevoked)
             {
@@ -67,7 +67,7 @@ fn as_published(fact: &Fact, job: &mut Job, known: Option<&RunState>) -> Wording
         }
         _ => {}
     }
-    Wording::Same(fact)
+    PublishedForm::Known(fact)
 }
 
 impl Window {
@@ -117,16 +117,18 @@ impl Collector {
                 };
                 let known = core.run_store.get(&fact.run);
                 match as_published(fact, &mut job, known) {
-                    Wording::Same(fact) if window.has(&fact) => {
+                    PublishedForm::Known(fact) if window.has(&fact) => {
                         let frame = self.frame_at(now, &Cause::Accounting);
                         let event = frame.event(&fact, observation, job, &observation.owner);
                         republished.events.push(event);
                     }
-                    Wording::Unknown if window.has(fact) => {
+                    PublishedForm::Unknown if window.has(fact) => {
                         let unknown = (fact.run.clone(), observation.owner.clone());
                         republished.unknown_ends.push(unknown);
                     }
-                    Wording::Same(_) | Wording::Unknown | Wording::NotPublished => {}
+                    PublishedForm::Known(_)
+                    | PublishedForm::Unknown
+                    | PublishedForm::Unpublished => {}
                 }
             }
         }
@@ -270,7 +272,7 @@ mod tests {
                 ..Job::default()
             };
             match as_published(&row, &mut job, known) {
-                Wording::Same(fact) => {
+                PublishedForm::Known(fact) => {
                     let end = job.end_time.unwrap().seconds;
                     assert_eq!(fact.at, Some(end));
                     format!("{} {} {end} {}", fact.kind, job.state, fact.inferred)

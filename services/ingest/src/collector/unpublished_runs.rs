@@ -1,5 +1,5 @@
-//! Runs that were seen while the run before them was still looked up, and that are not published for that reason. slurmctld may purge such a
-//! run before that lookup ends. Each is a question of its own then: accounting is asked until the run is published, or becomes a gap.
+//! Runs that were seen and that cannot be published until accounting answers: about the run before them, or about what they held before a
+//! resize. slurmctld may purge such a run before that. Each is a question of its own then: accounting is asked until the run is published, or becomes a gap.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -11,13 +11,15 @@ use tokio::time::Instant;
 
 use super::accounting_wait::AccountingWait;
 use super::gaps::{lost, owner_suffix};
+use super::open_lookups::WAIT_STORE_INTERVAL;
 use super::{Collector, Core};
 use crate::Error;
 use crate::adapters::store::Store;
+use crate::config::Config;
 use crate::domain::{Observation, Owner};
 
-/// Interval at which the wait is stored. A restart repeats at most this much of it.
-const WAIT_STORE_INTERVAL: Duration = Duration::from_secs(30);
+/// Maximum number of gaps that one poll publishes.
+const MAX_GAPS_PER_POLL: usize = 100;
 
 /// A run that is not published yet.
 #[derive(Clone, Debug)]
@@ -112,16 +114,22 @@ impl Core {
     }
 
     /// Updates a run after a poll. Returns what is to be done.
-    fn next_step(&mut self, run: &RunKey, is_shown: bool, limits: (Duration, &Collector)) -> Step {
+    fn next_action(
+        &mut self,
+        run: &RunKey,
+        is_shown: bool,
+        within: Duration,
+        config: &Config,
+    ) -> UnpublishedAction {
         let is_published = self.run_store.get(run).is_some();
         let Some(known) = self.waiting.unpublished.0.get_mut(run) else {
-            return Step::Wait;
+            return UnpublishedAction::Wait;
         };
         let (now, raw_id) = (Instant::now(), known.raw_id);
         if is_published {
             self.waiting.unpublished.0.remove(run);
             self.dirty.insert(Store::shard_of_record(raw_id));
-            return Step::Wait;
+            return UnpublishedAction::Wait;
         }
         if is_shown {
             // Polls publish it once they can.
@@ -129,23 +137,22 @@ impl Core {
                 *known = UnpublishedRun::new(raw_id, known.owner.clone(), Duration::ZERO);
                 self.dirty.insert(Store::shard_of_record(raw_id));
             }
-            return Step::Wait;
+            return UnpublishedAction::Wait;
         }
-        let (within, collector) = limits;
-        if known.wait.is_over(within, now, &collector.config) {
-            return Step::GiveUp;
+        if known.wait.is_over(within, now, config) {
+            return UnpublishedAction::GiveUp;
         }
         let waited = known.wait.waited(now);
         if waited.saturating_sub(known.stored) >= WAIT_STORE_INTERVAL {
             known.stored = waited;
             self.dirty.insert(Store::shard_of_record(raw_id));
         }
-        Step::Ask(raw_id)
+        UnpublishedAction::Ask(raw_id)
     }
 }
 
 /// What is to be done about a run.
-enum Step {
+enum UnpublishedAction {
     Wait,
     /// Ask accounting about this job.
     Ask(u32),
@@ -168,38 +175,45 @@ impl Collector {
         let within = self.config.resolution_timeout + self.config.missing_record_timeout;
         let runs = core.waiting.unpublished.0.iter();
         let runs: Vec<(RunKey, u32)> = runs.map(|(run, one)| (run.clone(), one.raw_id)).collect();
-        let mut ask = BTreeSet::new();
+        let (mut ask, mut gaps) = (BTreeSet::new(), 0);
         for (run, raw_id) in runs {
             let is_shown = shown.contains(&(raw_id, run.submit_time));
-            match core.next_step(&run, is_shown, (within, self)) {
-                Step::Wait => {}
-                Step::Ask(raw_id) => ask.extend(JobId::new(raw_id)),
-                Step::GiveUp => self.give_up_unpublished(&mut core, &run).await?,
+            match core.next_action(&run, is_shown, within, &self.config) {
+                UnpublishedAction::Wait => {}
+                UnpublishedAction::Ask(raw_id) => ask.extend(JobId::new(raw_id)),
+                UnpublishedAction::GiveUp if gaps >= MAX_GAPS_PER_POLL => {}
+                UnpublishedAction::GiveUp => match self.give_up_unpublished(&mut core, &run).await?
+                {
+                    true => gaps += 1,
+                    // Each attempt may take its time limit.
+                    false => gaps = MAX_GAPS_PER_POLL,
+                },
             }
         }
         Ok(ask)
     }
 
-    /// Publishes that a run is lost.
-    async fn give_up_unpublished(&self, core: &mut Core, run: &RunKey) -> Result<(), Error> {
+    /// Publishes that a run is lost. Returns whether that was stored.
+    async fn give_up_unpublished(&self, core: &mut Core, run: &RunKey) -> Result<bool, Error> {
         let Some(known) = core.waiting.unpublished.0.remove(run) else {
-            return Ok(());
+            return Ok(true);
         };
         let accounting = match self.config.accounting {
             true => "accounting does not have its end",
             false => "accounting is disabled (ingest.accounting)",
         };
         let message = format!(
-            "slurmctld no longer has {}{}, which was not published while the run before it was looked up, and {accounting}",
+            "slurmctld no longer has {}{}, which could not be published until accounting answered, and {accounting}",
             run.entity_key(),
             owner_suffix(&known.owner)
         );
         let (gap, shard) = (lost(run, message), Store::shard_of_record(known.raw_id));
         // In one write with what waits.
         let kind = EventType::CaptureGapClosed;
-        if !self.capture_locked(core, kind, gap, Some(shard)).await? {
+        let is_stored = self.capture_locked(core, kind, gap, Some(shard)).await?;
+        if !is_stored {
             core.waiting.unpublished.0.insert(run.clone(), known);
         }
-        Ok(())
+        Ok(is_stored)
     }
 }

@@ -24,7 +24,7 @@ use crate::{Error, metrics};
 const MIN_PAUSE: Duration = Duration::from_secs(2);
 /// Longest pause between two lookups of one run.
 const MAX_PAUSE: Duration = Duration::from_secs(60);
-/// Interval at which the wait is stored. A restart repeats at most this much of it.
+/// Interval at which waits and answers are stored. A restart repeats at most this much of them.
 const WAIT_STORE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// A run whose usage is due.
@@ -195,11 +195,12 @@ impl Collector {
             }
         }
         self.without_usage(&mut core, &given_up, &owners).await?;
-        // While many runs are due, each answer is about runs of nearly every shard. The last one stores them all, or the next poll; a crash
-        // before that only repeats lookups.
-        let is_last = core.usage_backlog.due(Instant::now()).next().is_none();
+        // While many runs are due, each answer is about runs of nearly every shard: they are stored by the last one, and from time to time. A
+        // crash before that repeats lookups and events, which the bus drops.
+        let is_last = core.usage_backlog.due(now).next().is_none();
+        let is_due = is_last || core.stored_at.elapsed() >= WAIT_STORE_INTERVAL;
         drop(core);
-        if is_last {
+        if is_due {
             self.flush().await?;
         }
         Ok(())

@@ -322,9 +322,8 @@ impl Core {
         }
     }
 
-    /// Removes jobs that no source has shown for so long that every lookup of them has ended; the runs have become gaps, unless they were
-    /// published. `caught_up_until`, in Unix seconds, is
-    /// the time until which everything was read: what waits during an outage stays.
+    /// Removes jobs that no source has shown for so long that every lookup of them has ended. `caught_up_until`, in Unix seconds, is the
+    /// time until which everything was read: what waits during an outage stays.
     pub(super) fn expire_waiting(&mut self, caught_up_until: i64, config: &Config) {
         let max_age = max_age(config);
         let until = DateTime::from_timestamp(caught_up_until, 0);

@@ -102,7 +102,7 @@ fn end(state: &mut RunState, kind: EventType, event: &Event, payload: &JobEvent)
     state.exit_code = code.filter(|_| state.usage_pending && !inferred);
     // What accounting infers is the end of the batch step.
     state.ended_by_hook = match event.source() {
-        Source::Hook => !inferred,
+        Source::Hook => true,
         Source::Accounting => inferred,
         _ => false,
     };

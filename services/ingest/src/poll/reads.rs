@@ -81,7 +81,7 @@ impl<S: JobQueries> Poller<S> {
         if missing.is_empty() {
             return Ok(None);
         }
-        let order = self.turns.jobs.order(missing);
+        let order = self.rotations.jobs.order(missing);
         let answer = match unless_stopped(&self.shutdown, self.slurm.jobs(&order)).await? {
             Ok(answer) => answer,
             Err(error) => return self.unavailable(&error).await.map(Some),
@@ -97,21 +97,25 @@ impl<S: JobQueries> Poller<S> {
             .map(TracedObservation::new)
             .collect();
         self.collector.absorb(cause, readings).await?;
-        let unlisted = answer.unlisted.into_iter().collect();
-        self.turns.jobs.were_read(&order, &unlisted);
+        let unlisted: BTreeSet<JobId> = answer.unlisted.iter().copied().collect();
+        let unclear = answer.unclear.iter().map(|(id, _)| *id);
+        let unread = unlisted.iter().copied().chain(unclear).collect();
+        self.rotations.jobs.were_read(&order, &unread);
         let (mut ask, mut gaps) = (BTreeSet::new(), 0);
         // What a list lacks may be read by id later, but waits from now on.
         for id in answer.missing.into_iter().chain(unlisted) {
             match self.collector.missing(id.get()).await? {
                 MissingJob::Open => drop(ask.insert(id)),
                 MissingJob::Closed => gaps += 1,
+                // Each attempt may take its time limit.
+                MissingJob::NotStored => break,
             }
             if gaps >= MAX_MISSING_PER_POLL {
                 break;
             }
         }
         let ask = self
-            .turns
+            .rotations
             .jobs_in_accounting
             .next(&ask, MAX_MISSING_PER_POLL);
         for id in ask {
@@ -127,13 +131,13 @@ impl<S: JobQueries> Poller<S> {
         cause: &Cause,
         arrays: Vec<OpenArray>,
     ) -> Result<Option<Duration>, Error> {
-        let absent = self.turns.arrays.order(&absent(&arrays));
+        let absent = self.rotations.arrays.order(&absent(&arrays));
         let answer = match unless_stopped(&self.shutdown, self.slurm.jobs(&absent)).await? {
             Ok(answer) => answer,
             Err(error) => return self.unavailable(&error).await.map(Some),
         };
         let unlisted = answer.unlisted.iter().copied().collect();
-        self.turns.arrays.were_read(&absent, &unlisted);
+        self.rotations.arrays.were_read(&absent, &unlisted);
         let mut ask = BTreeSet::new();
         for OpenArray { run, record } in arrays {
             let presence = match record {
@@ -152,7 +156,7 @@ impl<S: JobQueries> Poller<S> {
             }
         }
         let ask = self
-            .turns
+            .rotations
             .arrays_in_accounting
             .next(&ask, MAX_MISSING_PER_POLL);
         for id in ask {
@@ -167,7 +171,7 @@ impl<S: JobQueries> Poller<S> {
         shown: &BTreeSet<(u32, i64)>,
     ) -> Result<(), Error> {
         let ask = self.collector.unpublished(shown).await?;
-        let ask = self.turns.unpublished.next(&ask, MAX_MISSING_PER_POLL);
+        let ask = self.rotations.unpublished.next(&ask, MAX_MISSING_PER_POLL);
         for id in ask {
             self.lookups.ask(id.get()).await;
         }
@@ -205,9 +209,9 @@ impl<S: JobQueries> Poller<S> {
     }
 }
 
-/// Whose turn it is among what polls lack.
+/// Which of what polls lack is asked about next.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Turns {
+pub struct LookupRotations {
     /// Missing jobs that are read by id.
     jobs: Rotation,
     /// Missing jobs that accounting is asked about.

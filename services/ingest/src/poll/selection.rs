@@ -133,22 +133,22 @@ pub(super) fn absent(arrays: &[OpenArray]) -> BTreeSet<JobId> {
         .collect()
 }
 
-/// Turns of missing jobs: Slurm is asked about a few of them at each poll, so that unanswered ones do not block the others.
+/// The order of missing jobs: Slurm is asked about a few of them at each poll, so that unanswered ones do not block the others.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Rotation {
-    /// The last job that had its turn.
+    /// The last job that was asked about.
     last: u32,
 }
 
 impl Rotation {
-    /// Returns the jobs in the order of their turns: those after the last one, and then from the smallest one.
+    /// Returns the jobs in order: those after the last one, and then from the smallest one.
     pub(super) fn order(self, ids: &BTreeSet<JobId>) -> Vec<JobId> {
         let (before, after): (Vec<JobId>, Vec<JobId>) =
             ids.iter().partition(|id| id.get() <= self.last);
         after.into_iter().chain(before).collect()
     }
 
-    /// Returns the jobs that have their turn now.
+    /// Returns the next jobs.
     pub(super) fn next(&mut self, ids: &BTreeSet<JobId>, limit: usize) -> Vec<JobId> {
         let mut order = self.order(ids);
         order.truncate(limit);
@@ -156,10 +156,12 @@ impl Rotation {
         order
     }
 
-    /// Records an answer about jobs in this order: the first of them were read by id, and no unlisted one was.
-    pub(super) fn were_read(&mut self, order: &[JobId], unlisted: &BTreeSet<JobId>) {
-        let read = order.iter().take_while(|id| !unlisted.contains(id));
-        self.last = read.last().map_or(self.last, |id| id.get());
+    /// Records an answer about jobs in this order: the first of them were read by id, and none of the unread ones was for certain.
+    pub(super) fn were_read(&mut self, order: &[JobId], unread: &BTreeSet<JobId>) {
+        let read = order.iter().take_while(|id| !unread.contains(id));
+        // One at least, which may be unclear for ever.
+        let last = read.last().or(order.first());
+        self.last = last.map_or(self.last, |id| id.get());
     }
 }
 
@@ -301,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn every_missing_job_has_its_turn() {
+    fn every_missing_job_is_asked_about() {
         let ids: BTreeSet<JobId> = (1..=2_500).filter_map(JobId::new).collect();
         let (mut of_accounting, mut by_id) = (Rotation::default(), Rotation::default());
         let (mut asked, mut read) = (BTreeSet::new(), BTreeSet::new());
@@ -315,6 +317,20 @@ mod tests {
             assert_eq!(order.len(), ids.len());
             read.extend(order[..16].iter().copied());
             by_id.were_read(&order, &order[16..].iter().copied().collect());
+        }
+        assert_eq!(read, ids);
+    }
+
+    #[test]
+    fn records_that_stay_unclear_keep_no_other_job_from_being_read() {
+        let ids: BTreeSet<JobId> = (1..=100).filter_map(JobId::new).collect();
+        let unclear: BTreeSet<JobId> = (1..=40).filter_map(JobId::new).collect();
+        let (mut by_id, mut read) = (Rotation::default(), BTreeSet::new());
+        for _ in 0..60 {
+            let order = by_id.order(&ids);
+            read.extend(order[..16].iter().copied());
+            let unlisted = order[16..].iter().copied();
+            by_id.were_read(&order, &unlisted.chain(unclear.iter().copied()).collect());
         }
         assert_eq!(read, ids);
     }

@@ -3,9 +3,10 @@
 use std::future::Future;
 use std::time::Duration;
 
-use super::{CatchUp, SLURMDBD_BACKLOG_WAIT};
+use super::CatchUp;
 use crate::Error;
 use crate::job_queries::JobQueries;
+use crate::sources::SLURMDBD_BACKLOG_WAIT;
 use crate::sources::{RequestCost, backoff, unless_stopped};
 
 /// Smallest pause after a request that failed, also if accounting answers others.

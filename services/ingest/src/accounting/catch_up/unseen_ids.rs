@@ -13,11 +13,12 @@ use slurm_types::{JobId, JobRef};
 use tokio::time::Instant;
 
 use super::request::{Answer, FailurePause};
-use super::{CatchUp, LOOKUP_INTERVAL, SLURMDBD_BACKLOG_WAIT};
+use super::{CatchUp, LOOKUP_INTERVAL};
 use crate::collector::{TracedObservation, Unseen};
 use crate::domain::{Owner, fold, provisional};
 use crate::envelope::Cause;
 use crate::job_queries::JobQueries;
+use crate::sources::SLURMDBD_BACKLOG_WAIT;
 use crate::{Error, metrics};
 
 /// Maximum number of ids per request.

@@ -287,9 +287,9 @@ mod tests {
         };
         let mut known = RunState::default();
         assert_eq!(wording(None), "Unknown");
-        assert_eq!(wording(Some(&known)), "NotPublished");
+        assert_eq!(wording(Some(&known)), "Unpublished");
         known.end = Some(end(None, 300, true));
-        assert_eq!(wording(Some(&known)), "NotPublished");
+        assert_eq!(wording(Some(&known)), "Unpublished");
         known.end = Some(end(Some(EventType::JobTimeout), 120, false));
         assert_eq!(wording(Some(&known)), "job.timeout TIMEOUT 120 false");
         // The correction has an id of its own.

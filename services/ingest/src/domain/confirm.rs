@@ -92,9 +92,7 @@ pub fn confirm(
     }
     // A run that was requeued in its first second may keep its submit time (22.05); the controller's restart count has grown then.
     match known {
-        Some(run) if run.has_certain_end() => Confirmation::Known,
-        // What was inferred, or is a gap, only accounting can confirm or correct.
-        Some(run) if run.over() => Confirmation::UnknownRun,
+        Some(run) if run.over() => Confirmation::Known,
         Some(run) if restarted_since(run, record) && run.started.is_some() => {
             // Accounting loses such a run (22.05).
             unproven(end_of(run, end), None)

@@ -62,7 +62,7 @@ async fn an_unknown_state_and_an_unknown_number_are_reported_once_a_day() {
             ),
             (
                 2,
-                "slurmctld printed a TRES or a number of a node in a format that this version cannot read"
+                "slurmctld printed CfgTRES of a node in a format that this version cannot read; it starts (letters as x, digits as 0): cpu=x0"
             ),
         ]
     );

@@ -151,11 +151,13 @@ impl Core {
     /// Records a job that a poll shows. Until a poll has shown one, a job of accounting counts. Accounting does not say whether it was
     /// requeued; then its id is lower than those of its time, and more ids than necessary are compared with the known ones.
     pub(super) fn note_id(&mut self, observation: &Observation, now: i64) {
-        let by_poll = observation.record == Record::Controller;
-        let is_first = self.meta.newest.or(self.newest).is_none()
-            && observation.run.submit_time >= self.meta.capture_since;
-        if by_poll || is_first {
+        if observation.record == Record::Controller {
             self.newest = newer(self.newest, newest(observation), now);
+        } else if self.meta.newest.or(self.newest).is_none()
+            && observation.run.submit_time >= self.meta.capture_since
+        {
+            // Stored with what accounting shows: no poll may come before a restart.
+            self.meta.newest = newest(observation);
         }
     }
 

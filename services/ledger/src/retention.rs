@@ -17,9 +17,12 @@
 //! The audit entries about archives and keys keep their payload: they prove who archived what, and
 //! who replaced a key.
 //!
-//! No range is signed unless each of its entries is present, unchanged and old by the time in its
-//! body, so the ledger never signs for content that others destroyed, altered or back-dated.
+//! No range is signed unless each of its entries is present, unchanged and old by the time of
+//! observation in its body, so the ledger never signs for content that others destroyed, altered or
+//! back-dated. A time of observation more than a day in the future does not count: of such an entry
+//! only the time of recording decides, which nothing proves.
 
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
@@ -30,7 +33,7 @@ use tokio::sync::watch::Sender;
 
 use crate::adapters::archive_file::{self, ArchiveWriter, PartialArchive, VerifiedArchive};
 use crate::adapters::{ArchiveFileError, KeyFile, PayloadEraser, Store};
-use crate::domain::archive::{StoredArchive, StoredFile, file_name, latest_observation, name};
+use crate::domain::archive::{StoredArchive, StoredFile, file_name, name, young};
 use crate::domain::checkpoint::{Checkpoint, StoredCheckpoint};
 use crate::domain::export::ExportLine;
 use crate::domain::note::{PrivateKey, PublicKey};
@@ -103,7 +106,7 @@ impl Retention {
     /// If the database cannot be read.
     pub async fn plan(&self, before: DateTime<Utc>) -> Result<RetentionPlan, Error> {
         let archived_to = self.store.archived_to().await?;
-        let last = self.store.last_before(before).await?;
+        let last = self.store.last_before(&young(before, Utc::now())).await?;
         let end = self.store.checkpoint_to_end_with(archived_to, last, last);
         let to = end
             .await?
@@ -122,7 +125,9 @@ impl Retention {
         progress: &Sender<RetentionProgress>,
     ) -> Result<RetentionResult, Error> {
         let mut done = RetentionResult::default();
-        let last = self.store.last_before(request.before).await?;
+        // Once, so that what is selected is what the checks accept.
+        let young = young(request.before, Utc::now());
+        let last = self.store.last_before(&young).await?;
         loop {
             let partial = match &request.folder {
                 Some(folder) => Some(lock(folder)?),
@@ -172,7 +177,7 @@ impl Retention {
                         "it exists already, but this ledger has no record of it; move it elsewhere",
                     ));
                 }
-                let written = self.write(&archive, &end, &keys, partial, request.before, progress);
+                let written = self.write(&archive, &end, &keys, partial, &young, progress);
                 let checked = match written.await {
                     Ok(checked) => checked,
                     Err(error) => {
@@ -188,7 +193,7 @@ impl Retention {
                     bytes: checked.bytes,
                 });
             } else {
-                self.check_due(&archive, request.before).await?;
+                self.check_due(&archive, &young).await?;
             }
             let note = archive.range(root).sign(&key);
             archive.note = Some(note.map_err(|error| Error::Unsigned(error.to_string()))?);
@@ -264,9 +269,9 @@ impl Retention {
         if self.store.first_undropped().await?.is_none() {
             return Ok(dropped);
         }
-        let kept = self.store.kept().await?;
+        let permanent = self.store.permanent_entries().await?;
         loop {
-            let some = self.eraser.drop_some(archived_to, &kept).await?;
+            let some = self.eraser.drop_some(archived_to, &permanent).await?;
             if some == 0 {
                 break;
             }
@@ -284,7 +289,7 @@ impl Retention {
         end: &StoredCheckpoint,
         keys: &[PublicKey],
         partial: &PartialArchive,
-        before: DateTime<Utc>,
+        young: &RangeInclusive<DateTime<Utc>>,
         progress: &Sender<RetentionProgress>,
     ) -> Result<VerifiedArchive, Error> {
         let path = partial.path();
@@ -299,7 +304,7 @@ impl Retention {
             for entry in self.store.entries(after, to).await? {
                 let seq = entry.seq;
                 let corrupt = |_| Error::Corrupt { seq };
-                check_due(&entry, before)?;
+                check_due(&entry, young)?;
                 lines.push(ExportLine::of(entry).map_err(corrupt)?);
                 after = seq.unsigned_abs();
             }
@@ -326,7 +331,11 @@ impl Retention {
     }
 
     /// Checks all entries of a range to erase.
-    async fn check_due(&self, archive: &StoredArchive, before: DateTime<Utc>) -> Result<(), Error> {
+    async fn check_due(
+        &self,
+        archive: &StoredArchive,
+        young: &RangeInclusive<DateTime<Utc>>,
+    ) -> Result<(), Error> {
         let mut after = archive.first_seq.unsigned_abs() - 1;
         let to = archive.last_seq.unsigned_abs();
         while after < to {
@@ -338,7 +347,7 @@ impl Retention {
             };
             after = last.seq.unsigned_abs();
             for entry in &entries {
-                check_due(entry, before)?;
+                check_due(entry, young)?;
             }
         }
         Ok(())
@@ -374,17 +383,16 @@ impl Retention {
     }
 }
 
-/// Checks that an entry is present, unchanged and not observed after `before`. The leaf proves the body and
-/// the time in it, but not the column `recorded_at`.
-fn check_due(entry: &StoredEntry, before: DateTime<Utc>) -> Result<(), Error> {
+/// Checks that an entry is present, unchanged and not young. The leaf proves the body and the time
+/// of observation in it, but not the column `recorded_at`.
+fn check_due(entry: &StoredEntry, young: &RangeInclusive<DateTime<Utc>>) -> Result<(), Error> {
     let corrupt = || Error::Corrupt { seq: entry.seq };
     let payload = entry.payload.as_ref().ok_or_else(corrupt)?;
     let unchanged = matches!(entry.hashed().content, LeafContent::Leaf(leaf) if entry.leaf == leaf);
     let subject = String::from_utf8_lossy(&payload.subject);
     let record = Record::stored(&subject, Bytes::copy_from_slice(&payload.body));
-    let young = before..=latest_observation(Utc::now());
-    let young = record.is_ok_and(|record| young.contains(&record.index.observed_at));
-    match unchanged && !young {
+    let is_young = record.is_ok_and(|record| young.contains(&record.index.observed_at));
+    match unchanged && !is_young {
         true => Ok(()),
         false => Err(corrupt()),
     }

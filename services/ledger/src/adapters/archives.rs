@@ -1,5 +1,7 @@
 //! The table of archives, and the deletion of archived payloads.
 
+use std::ops::RangeInclusive;
+
 use chrono::{DateTime, Utc};
 use ledger_format::archive::IdHasher;
 use mesh_db::Location;
@@ -9,9 +11,9 @@ use sqlx::Executor as _;
 
 use super::store::Store;
 use super::{checkpoint_rows, postgres, sqlite};
-use crate::domain::archive::{Audited, Evidence, StoredArchive, StoredFile, latest_observation};
+use crate::domain::archive::{Audited, Evidence, StoredArchive, StoredFile};
 use crate::domain::checkpoint::StoredCheckpoint;
-use crate::domain::keys::audit_entries;
+use crate::domain::keys::audit_id;
 use crate::error::Error;
 
 /// Maximum number of payloads deleted in one transaction.
@@ -113,13 +115,12 @@ impl Store {
             .map_err(Error::Read)
     }
 
-    /// Returns the last entry before the first one that was recorded or observed at or after a time.
-    /// A time of observation that cannot be true does not count.
+    /// Returns the last entry before the first young one: recorded since the start of this time
+    /// range, or observed in it.
     ///
     /// # Errors
     /// If the database cannot be read.
-    pub async fn last_before(&self, time: DateTime<Utc>) -> Result<u64, Error> {
-        let credible = latest_observation(Utc::now()).timestamp_micros();
+    pub async fn last_before(&self, young: &RangeInclusive<DateTime<Utc>>) -> Result<u64, Error> {
         // Read first: entries appended meanwhile are later.
         let head = self.head().await?.seq;
         let mut scanned_to = self.archived_to().await?;
@@ -134,14 +135,14 @@ impl Store {
                     .push(" AND ")
                     .push(column)
                     .push(" >= ")
-                    .bind(time.timestamp_micros())
+                    .bind(young.start().timestamp_micros())
             };
             let recorded = Sql::new("SELECT MIN(seq) AS seq FROM (SELECT seq FROM payloads");
             let observed =
                 since(recorded, "recorded_at").push(" UNION ALL SELECT seq FROM event_index");
             let sql = since(observed, "observed_at")
                 .push(" AND observed_at <= ")
-                .bind(credible)
+                .bind(young.end().timestamp_micros())
                 .push(") AS since");
             let row = self.first(&sql).await?;
             let first = row.map_or(Ok(None), |row| row.get::<Option<i64>>("seq"));
@@ -188,9 +189,9 @@ impl Store {
     ///
     /// # Errors
     /// If the database cannot be read.
-    pub async fn kept(&self) -> Result<Vec<i64>, Error> {
+    pub async fn permanent_entries(&self) -> Result<Vec<i64>, Error> {
         let keys = self.checkpoint_keys().await?;
-        let keys = audit_entries(&keys, "").into_iter().map(|entry| entry.id);
+        let keys = keys.iter().map(|key| audit_id(&key.vkey));
         let archives = self.archives(0).await?;
         let archives = archives.iter().map(StoredArchive::audit_id);
         let sql = Sql::new("SELECT seq FROM entries WHERE id")
@@ -206,8 +207,8 @@ impl Store {
     /// # Errors
     /// If the database cannot be read.
     pub async fn first_undropped(&self) -> Result<Option<i64>, Error> {
-        let kept = self.kept().await?;
-        let sql = archived_payloads(self.archived_to().await?.cast_signed(), &kept)
+        let permanent = self.permanent_entries().await?;
+        let sql = archived_payloads(self.archived_to().await?.cast_signed(), &permanent)
             .push(" ORDER BY seq LIMIT 1");
         let row = self.first(&sql).await?;
         let seq = row.map(|row| row.get("seq")).transpose();
@@ -261,18 +262,18 @@ impl PayloadEraser {
     }
 
     /// Deletes a batch of payloads up to an entry, the oldest first, with their index rows, except
-    /// those of the entries in `kept`. Returns their number, 0 if none are left.
+    /// those of the entries in `except`. Returns their number, 0 if none are left.
     ///
     /// # Errors
     /// If the database refuses because no recorded range contains them. Nothing is deleted then.
-    pub async fn drop_some(&self, end: i64, kept: &[i64]) -> Result<u64, Error> {
-        self.try_drop_some(end, kept).await.map_err(Error::Retain)
+    pub async fn drop_some(&self, end: i64, except: &[i64]) -> Result<u64, Error> {
+        self.try_drop_some(end, except).await.map_err(Error::Retain)
     }
 
-    async fn try_drop_some(&self, end: i64, kept: &[i64]) -> Result<u64, sqlx::Error> {
+    async fn try_drop_some(&self, end: i64, except: &[i64]) -> Result<u64, sqlx::Error> {
         let mut connection = self.pool.acquire().await?;
         let mut transaction = connection.begin(Access::Write).await?;
-        let oldest = archived_payloads(end, kept)
+        let oldest = archived_payloads(end, except)
             .push(" ORDER BY seq LIMIT ")
             .bind(PAGE_ENTRIES);
         let rows = transaction.conn().rows(&oldest).await?;
@@ -287,7 +288,8 @@ impl PayloadEraser {
             "DELETE FROM event_index",
             "DELETE FROM payloads",
         ] {
-            let sql = unless_kept(Sql::new(table).push(" WHERE seq <= ").bind(last), kept);
+            let sql = Sql::new(table).push(" WHERE seq <= ").bind(last);
+            let sql = sql.push(" AND NOT seq").any_of(except.to_vec());
             dropped = transaction.conn().execute(&sql).await?;
         }
         transaction.commit().await?;
@@ -316,13 +318,11 @@ impl PayloadEraser {
     }
 }
 
-fn archived_payloads(end: i64, kept: &[i64]) -> Sql {
-    let sql = Sql::new("SELECT seq FROM payloads WHERE seq <= ").bind(end);
-    unless_kept(sql, kept)
-}
-
-fn unless_kept(sql: Sql, kept: &[i64]) -> Sql {
-    sql.push(" AND NOT seq").any_of(kept.to_vec())
+fn archived_payloads(end: i64, except: &[i64]) -> Sql {
+    Sql::new("SELECT seq FROM payloads WHERE seq <= ")
+        .bind(end)
+        .push(" AND NOT seq")
+        .any_of(except.to_vec())
 }
 
 pub(super) fn archived_to() -> Sql {

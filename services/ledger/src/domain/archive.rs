@@ -4,6 +4,7 @@
 //! is still present. Each range ends at a signed checkpoint. The archive file of a range is an
 //! export (see [`super::export`]), which can be verified on its own.
 
+use std::ops::RangeInclusive;
 use std::path::Path;
 
 use chrono::{DateTime, Days, Utc};
@@ -210,10 +211,11 @@ pub fn name(first_seq: i64, last_seq: i64) -> String {
     format!("ledger-{first_seq:012}-{last_seq:012}.ndjson.gz")
 }
 
-/// Returns the latest time of observation that can be true. A later one is a faulty clock's, and
-/// would keep the content for as long as it claims: only the time of recording counts then.
-pub fn latest_observation(now: DateTime<Utc>) -> DateTime<Utc> {
-    now.checked_add_days(Days::new(1)).unwrap_or(now)
+/// Returns the times of observation of entries that stay. A time more than a day after `now` is a
+/// faulty clock's, and would keep the content for as long as it claims: only the time of recording
+/// counts then.
+pub fn young(before: DateTime<Utc>, now: DateTime<Utc>) -> RangeInclusive<DateTime<Utc>> {
+    before..=now.checked_add_days(Days::new(1)).unwrap_or(now)
 }
 
 /// Returns the name of a file without its folders.

@@ -99,7 +99,7 @@ pub fn audit_entries(keys: &[StoredKey], cluster: &str) -> Vec<AuditEntry> {
     keys.iter()
         .zip(keys.iter().skip(1))
         .map(|(before, key)| AuditEntry {
-            id: entry_id(&["slurm-mesh/key/1", &key.vkey]),
+            id: audit_id(&key.vkey),
             cluster: cluster.to_owned(),
             kind: KIND.to_owned(),
             at: DateTime::from_timestamp_micros(key.made_at).map(timestamp),
@@ -112,6 +112,11 @@ pub fn audit_entries(keys: &[StoredKey], cluster: &str) -> Vec<AuditEntry> {
             })),
         })
         .collect()
+}
+
+/// Returns the deterministic id of the audit entry about a key.
+pub fn audit_id(vkey: &str) -> String {
+    entry_id(&["slurm-mesh/key/1", vkey])
 }
 
 /// Computes a deterministic id, so that publishing again yields the same entry.

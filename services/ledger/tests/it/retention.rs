@@ -4,6 +4,7 @@
 mod archived;
 mod due;
 mod files;
+mod first_key;
 mod forged;
 pub mod interrupted;
 mod permissions;

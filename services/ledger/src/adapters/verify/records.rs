@@ -6,13 +6,15 @@ use ledger_format::chain::Hash;
 use ledger_format::merkle::Node;
 use mesh_db::pool::{Access, Connection, Pool};
 use mesh_db::sql::Sql;
+use mesh_events::from_timestamp;
 use mesh_events::proto::mesh::audit::v1::AuditEntry;
+use mesh_events::proto::mesh::audit::v1::audit_entry::Act;
 use prost::Message as _;
 
 use crate::adapters::{archives, checkpoint_rows};
 use crate::domain::archive::Audited;
 use crate::domain::checkpoint::Checkpoint;
-use crate::domain::keys::{StoredKey, audit_entries};
+use crate::domain::keys::{StoredKey, audit_entries, audit_id};
 use crate::domain::verify::{Fault, FirstFault};
 use crate::error::Error;
 
@@ -93,7 +95,8 @@ fn differs(place: (i64, i64)) -> FirstFault {
     }
 }
 
-/// Returns the first key whose audit entry differs, or who made it.
+/// Returns the first key whose row names another caller or time than its audit entry, or a caller
+/// without an audit entry.
 pub async fn keys(connection: &mut Connection) -> Result<Option<FirstFault>, Error> {
     let check = async {
         let mut snapshot = connection.begin(Access::Snapshot).await?;
@@ -102,12 +105,16 @@ pub async fn keys(connection: &mut Connection) -> Result<Option<FirstFault>, Err
             .iter()
             .map(checkpoint_rows::key)
             .collect::<Result<_, _>>()?;
-        // The ledger makes its first key itself.
+        // The ledger makes its first key itself. Earlier versions took the caller from the audit
+        // when they resumed a ledger whose key was replaced before its first entry.
         if let Some(first) = keys.first().filter(|first| !first.made_by.is_empty()) {
-            return Ok(Some(FirstFault {
-                seq: first.from_size,
-                what: Fault::KeysChanged,
-            }));
+            let audited = archives::audited(&mut snapshot, &audit_id(&first.vkey)).await?;
+            if !audited.is_some_and(|audited| says_who_made(&audited, first)) {
+                return Ok(Some(FirstFault {
+                    seq: first.from_size,
+                    what: Fault::KeysChanged,
+                }));
+            }
         }
         for (key, entry) in keys.iter().skip(1).zip(audit_entries(&keys, "")) {
             let fits = match archives::audited(&mut snapshot, &entry.id).await? {
@@ -132,6 +139,18 @@ pub async fn keys(connection: &mut Connection) -> Result<Option<FirstFault>, Err
         Ok(None)
     };
     check.await.map_err(Error::Read)
+}
+
+/// True if the audit entry says that this caller made the key at this time.
+fn says_who_made(audited: &Audited, key: &StoredKey) -> bool {
+    let body = audited.body.as_deref().unwrap_or_default();
+    let Ok(entry) = AuditEntry::decode(body) else {
+        return false;
+    };
+    let at = entry.at.as_ref().and_then(from_timestamp);
+    let made_at = at.map(|at| at.timestamp_micros());
+    matches!(&entry.act, Some(Act::Key(made)) if made.vkey == key.vkey && made.made_by == key.made_by)
+        && made_at == Some(key.made_at)
 }
 
 /// Returns the size of the smallest of these checkpoints that is not stored.

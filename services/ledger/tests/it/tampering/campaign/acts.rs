@@ -7,7 +7,7 @@ use ledger_format::chain::{Entry, Hash, chain_hash};
 use rand::random_range;
 
 use super::classes::{Act, Note};
-use super::ledger_to_attack::{ARCHIVES, CHECKPOINTS, COUNT, FIRST, JOBS, KEPT, LAST_BUT_ONE};
+use super::ledger_to_attack::{ARCHIVES, CHECKPOINTS, COUNT, FIRST, JOBS, LAST_BUT_ONE, PERMANENT};
 use crate::proof::ORIGIN;
 use crate::tampering::{Victim, key};
 
@@ -431,7 +431,7 @@ fn filled(statements: &[&str], at: i64) -> Vec<String> {
         ("{at}", at),
         ("{job}", random_range(JOBS..=COUNT)),
         ("{cp}", random_range(1..=CHECKPOINTS)),
-        ("{audit}", KEPT[random_range(0..2)]),
+        ("{audit}", PERMANENT[random_range(0..2)]),
         ("{archive}", random_range(1..=ARCHIVES)),
         ("{end}", COUNT + 1),
     ];

@@ -26,7 +26,7 @@ pub const FIRST: i64 = 262;
 /// Size at which the second key takes over.
 pub const HANDED_OVER: i64 = 260;
 /// The audit entries of the first two archives and of the second key.
-pub const KEPT: [i64; 3] = [257, 258, 261];
+pub const PERMANENT: [i64; 3] = [257, 258, 261];
 /// First entry of the jobs at the end, and size of the last checkpoint but one.
 pub const JOBS: i64 = 263;
 pub const LAST_BUT_ONE: i64 = 265;
@@ -136,7 +136,7 @@ impl Victim {
         ledger.store.append("A", 2, found).await.unwrap();
         ledger.sign(&[2], None).await;
         ledger.retain(&database, true, 2).await;
-        assert_eq!(ledger.store.kept().await.unwrap(), KEPT);
+        assert_eq!(ledger.store.permanent_entries().await.unwrap(), PERMANENT);
         let edge = ledger.tree.clone();
         let found = ledger.store.archives(2).await.unwrap();
         let found = audit_fact(&found[0].audit_entry(CLUSTER));

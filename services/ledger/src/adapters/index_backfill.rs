@@ -8,7 +8,7 @@
 use std::collections::HashSet;
 
 use bytes::Bytes;
-use mesh_db::pool::{Access, Transaction};
+use mesh_db::pool::{Access, Conn, Connection, Transaction};
 use mesh_db::sql::Sql;
 
 use super::block_ranges::{BLOCK_ENTRIES, block, block_range_sql};
@@ -39,17 +39,49 @@ impl BackfillProgress {
 }
 
 impl Store {
-    /// Starts a backfill.
+    /// Starts a backfill. Of the archived entries, only the permanent ones have a body to index:
+    /// they are checked and filled here.
     ///
     /// # Errors
-    /// If the database cannot be read.
+    /// If the database refuses. Nothing is filled then.
     pub async fn start_backfill(&self) -> Result<BackfillProgress, Error> {
+        let at = self.archived_to().await?;
+        let to = self.head().await?.seq;
+        let mut permanent = self.permanent_entries().await?;
+        permanent.retain(|seq| seq.unsigned_abs() <= at);
+        let filled = self.backfill_permanent(&permanent, at.cast_signed());
         Ok(BackfillProgress {
-            // Archived entries have no body to index.
-            at: self.archived_to().await?,
-            to: self.head().await?.seq,
-            filled: 0,
+            at,
+            to,
+            filled: filled.await.map_err(Error::Index)?,
         })
+    }
+
+    /// Fills the missing rows of these entries, in order, and summarizes their blocks up to `end`.
+    async fn backfill_permanent(&self, seqs: &[i64], end: i64) -> Result<u64, sqlx::Error> {
+        let mut writer = self.database.writer.acquire().await?;
+        let stored = Sql::new("SELECT seq FROM event_index WHERE seq").any_of(seqs.to_vec());
+        let missing = |present: HashSet<i64>| -> Vec<i64> {
+            let seqs = seqs.iter().copied();
+            seqs.filter(|seq| !present.contains(seq)).collect()
+        };
+        let mut filled = 0;
+        if !missing(seqs_of(writer.conn(), &stored).await?).is_empty() {
+            let mut transaction = locked(&mut writer).await?;
+            let missing = missing(seqs_of(transaction.conn(), &stored).await?);
+            filled = fill(&mut transaction, missing).await?;
+            transaction.commit().await?;
+        }
+        let size = BLOCK_ENTRIES.cast_signed();
+        let mut starts: Vec<i64> = seqs.iter().map(|seq| (seq - 1) / size * size).collect();
+        starts.dedup();
+        for after in starts {
+            let sql = block_range_sql(after, end.min(after + size));
+            if let (_, Some(range)) = block(&writer.conn().rows(&sql).await?)? {
+                self.block_ranges.add(range, size);
+            }
+        }
+        Ok(filled)
     }
 
     /// Checks the next range and fills missing rows.
@@ -80,19 +112,12 @@ impl Store {
             progress.at = end;
             return Ok(progress);
         }
-        let mut transaction = writer.begin(Access::Write).await?;
-        // Serializes with other replicas and with appends.
-        let lock = Sql::new("SELECT seq FROM head").either("", " FOR UPDATE");
-        transaction.conn().first(&lock).await?;
+        let mut transaction = locked(&mut writer).await?;
         let seqs = Sql::new("SELECT seq FROM event_index WHERE seq > ")
             .bind(after)
             .push(" AND seq <= ")
             .bind(last);
-        let present = transaction.conn().rows(&seqs).await?;
-        let present = present
-            .iter()
-            .map(|row| row.get("seq"))
-            .collect::<Result<HashSet<i64>, _>>()?;
+        let present = seqs_of(transaction.conn(), &seqs).await?;
         let missing = (after + 1..=last).filter(|seq| !present.contains(seq));
         let missing: Vec<i64> = missing.take(PAGE_ENTRIES).collect();
         progress.at = match missing.last() {
@@ -107,6 +132,19 @@ impl Store {
         }
         Ok(progress)
     }
+}
+
+/// Begins a transaction, serialized with other replicas and with appends.
+async fn locked(writer: &mut Connection) -> Result<Transaction<'_>, sqlx::Error> {
+    let mut transaction = writer.begin(Access::Write).await?;
+    let lock = Sql::new("SELECT seq FROM head").either("", " FOR UPDATE");
+    transaction.conn().first(&lock).await?;
+    Ok(transaction)
+}
+
+async fn seqs_of(conn: Conn<'_>, sql: &Sql) -> Result<HashSet<i64>, sqlx::Error> {
+    let rows = conn.rows(sql).await?;
+    rows.iter().map(|row| row.get("seq")).collect()
 }
 
 /// Indexes entries from their bodies and returns the number of readable ones.

@@ -6,6 +6,7 @@ mod due;
 mod files;
 mod first_key;
 mod forged;
+mod indexed;
 pub mod interrupted;
 mod permissions;
 

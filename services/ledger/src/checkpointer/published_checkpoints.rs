@@ -86,7 +86,7 @@ impl Checkpointer {
 /// Messages of others may hide the newest checkpoint, so nothing is signed until they are removed.
 fn none_is_valid(subject: &str) -> Error {
     Error::Inconsistent(format!(
-        "MESH_CHECKPOINTS has messages on {subject}, but none of those read is a checkpoint of this ledger: find out who wrote them, remove them (`nats stream rmm`), and restart the ledger"
+        "MESH_CHECKPOINTS has messages on {subject}, but none of those read is a checkpoint of this ledger: find out who wrote them, and remove them (`nats stream rmm`); the ledger reads the stream again at every interval"
     ))
 }
 
@@ -98,7 +98,8 @@ pub(super) fn read_published(
 ) -> Result<Option<Checkpoint>, Error> {
     let note = String::from_utf8_lossy(&message.body);
     let ignored = |why: &CheckpointError| {
-        tracing::warn!(
+        // A warning would be repeated at every interval.
+        tracing::debug!(
             error = mesh_runtime::error_chain(why),
             sequence = message.sequence,
             "message on MESH_CHECKPOINTS is not a checkpoint of this ledger, ignored"

@@ -35,6 +35,6 @@ pub use store::{DEFAULT_QUERY_TIMEOUT, Store};
 pub use streams::{BatchSequences, StreamPosition};
 pub use verify::schema;
 pub use verify::{
-    Class, INTEGRITY_CACHE_KIB, PUBLISHED, TrustAnchors, UnverifiedLedger, VerifyError,
+    Class, Elsewhere, INTEGRITY_CACHE_KIB, PUBLISHED, TrustAnchors, UnverifiedLedger, VerifyError,
     VerifyProgress, VerifyReport, verify_database, verify_database_with, verify_everything,
 };

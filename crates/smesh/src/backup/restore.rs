@@ -4,7 +4,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use indicatif::ProgressBar;
-use ledger::VerifiedLedger;
+use ledger::VerifyReport;
 use ledger::domain::checkpoint::Checkpoint;
 use mesh_bus::Bus;
 use mesh_db::Location;
@@ -129,7 +129,7 @@ impl<'a> Plan<'a> {
     ///
     /// # Errors
     /// If something exists already, or cannot be restored.
-    pub async fn run(self, bar: &ProgressBar) -> Result<Option<VerifiedLedger>, Error> {
+    pub async fn run(self, bar: &ProgressBar) -> Result<Option<VerifyReport>, Error> {
         let data = DataDir::prepare(&self.context.mesh.data_dir)?;
         for database in databases::configured(self.context)? {
             ensure_stopped(self.context, database.service)?;
@@ -258,7 +258,7 @@ impl<'a> Plan<'a> {
         Ok(size(&self.checkpoint)? > size(&self.manifest().checkpoint)?)
     }
 
-    async fn verify(&self) -> Result<Option<VerifiedLedger>, Error> {
+    async fn verify(&self) -> Result<Option<VerifyReport>, Error> {
         let is_ledger = |(_, one): &&(&Part, Database)| one.service == ledger::LedgerService::NAME;
         let Some((_, ledger)) = self.databases.iter().find(is_ledger) else {
             return Ok(None);

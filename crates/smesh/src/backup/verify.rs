@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use ledger::domain::checkpoint::Checkpoint;
-use ledger::{Location, TrustAnchors, VerifiedLedger, verify_everything};
+use ledger::{Elsewhere, Location, TrustAnchors, VerifyReport, verify_everything};
 use mesh_runtime::{Service as _, error_chain};
 
 use super::archive::Extracted;
@@ -14,7 +14,7 @@ use crate::error::Error;
 #[derive(Debug, Default)]
 pub struct Verified {
     /// The ledger; `None` if the backup has none on SQLite.
-    pub ledger: Option<VerifiedLedger>,
+    pub ledger: Option<VerifyReport>,
     /// Parts of which only the checksum was compared.
     pub checksum_only: Vec<String>,
 }
@@ -51,6 +51,7 @@ pub async fn databases(extracted: &Extracted) -> Result<Verified, Error> {
 }
 
 /// Verifies chain, tree and checkpoints of a ledger, and that it has the newest checkpoint of the backup and others.
+/// A backup has no archive files, so they may be missing.
 ///
 /// # Errors
 /// If it was changed, or cannot be read.
@@ -58,8 +59,11 @@ pub async fn ledger(
     location: &Location,
     manifest: &Manifest,
     others: &[Checkpoint],
-) -> Result<VerifiedLedger, Error> {
-    let mut trust = TrustAnchors::default();
+) -> Result<VerifyReport, Error> {
+    let mut trust = TrustAnchors {
+        elsewhere: Elsewhere::All,
+        ..TrustAnchors::default()
+    };
     if let Some(note) = &manifest.checkpoint {
         let checkpoint = Checkpoint::unverified(note)
             .map_err(|error| Error::Failed(format!("manifest.json: checkpoint: {error}")))?;
@@ -67,9 +71,7 @@ pub async fn ledger(
     }
     trust.checkpoints.extend_from_slice(others);
     let verified = verify_everything(location, &trust, |_| ()).await;
-    verified
-        .map(|report| report.verified)
-        .map_err(|error| Error::Failed(format!("the ledger: {}", error_chain(&error))))
+    verified.map_err(|error| Error::Failed(format!("the ledger: {}", error_chain(&error))))
 }
 
 async fn intact(part: &Part, path: &Path) -> Result<(), Error> {

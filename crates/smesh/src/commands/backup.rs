@@ -1,12 +1,13 @@
 //! `smesh backup` and `smesh restore`.
 
+use std::collections::BTreeMap;
 use std::io::{BufRead as _, IsTerminal as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
-use ledger::VerifiedLedger;
+use ledger::VerifyReport;
 use mesh_runtime::{Context, apply_process_limits};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
@@ -81,11 +82,12 @@ async fn verify_file(global: &Global, file: &Path) -> Result<ExitCode, Error> {
         show::line(json!({ "verified": false, "error": mesh_runtime::error_chain(error) }))?;
     }
     let (manifest, verified) = result?;
-    let entries = verified.ledger.as_ref().map(|ledger| ledger.count);
+    let ledger = verified.ledger.as_ref();
     if global.json {
         show::line(json!({
             "verified": true,
-            "ledger_entries": entries,
+            "ledger_entries": ledger.map(entries),
+            "ledger_unchecked": ledger.map(unchecked),
             "checksum_only": verified.checksum_only,
             "manifest": manifest,
         }))?;
@@ -98,10 +100,12 @@ async fn verify_file(global: &Global, file: &Path) -> Result<ExitCode, Error> {
         manifest.version,
         manifest.parts.len()
     ))?;
-    if let Some(entries) = entries {
+    if let Some(report) = ledger {
         show::line(format!(
-            "the ledger's {entries} entries fit chain, tree and checkpoints"
+            "the ledger's {} entries fit chain, tree and checkpoints",
+            entries(report)
         ))?;
+        show_unchecked(report)?;
     }
     for part in &verified.checksum_only {
         show::line(format!("only the checksum of {part}"))?;
@@ -146,21 +150,22 @@ pub(super) async fn restore(global: &Global, args: Restore) -> Result<ExitCode, 
 fn report(
     global: &Global,
     context: &Context,
-    verified: Option<&VerifiedLedger>,
+    verified: Option<&VerifyReport>,
     resumes: bool,
 ) -> Result<ExitCode, Error> {
-    let entries = verified.map(|ledger| ledger.count);
     let data_dir = &context.mesh.data_dir;
     if global.json {
         show::line(
-            json!({ "data_dir": data_dir, "ledger_entries": entries, "must_resume": resumes }),
+            json!({ "data_dir": data_dir, "ledger_entries": verified.map(entries), "ledger_unchecked": verified.map(unchecked), "must_resume": resumes }),
         )?;
         return Ok(ExitCode::SUCCESS);
     }
-    if let Some(entries) = entries {
+    if let Some(report) = verified {
         show::line(format!(
-            "restored; the ledger's {entries} entries fit chain, tree and checkpoints"
+            "restored; the ledger's {} entries fit chain, tree and checkpoints",
+            entries(report)
         ))?;
+        show_unchecked(report)?;
     }
     show::line(format!(
         "next: set data_dir = {:?} in [mesh], if it is another one, start the services, and run `smesh doctor`",
@@ -172,6 +177,24 @@ fn report(
         )?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+const fn entries(report: &VerifyReport) -> u64 {
+    report.verified.count
+}
+
+/// Why each class of the ledger's data was not compared.
+fn unchecked(report: &VerifyReport) -> BTreeMap<&'static str, &str> {
+    let classes = report.classes.iter();
+    classes
+        .filter_map(|class| Some((class.name, class.unchecked.as_deref()?)))
+        .collect()
+}
+
+fn show_unchecked(report: &VerifyReport) -> Result<(), Error> {
+    unchecked(report)
+        .into_iter()
+        .try_for_each(|(name, why)| show::line(format!("  {name}: not checked: {why}")))
 }
 
 /// A folder that does not exist, or is empty.

@@ -14,7 +14,7 @@ use ledger::domain::checkpoint::Checkpoint;
 use ledger::domain::keys;
 use ledger::domain::note::PublicKey;
 use ledger::{
-    Fault, Location, Store, TrustAnchors, UnverifiedLedger, VerifyError, VerifyProgress,
+    Elsewhere, Fault, Location, Store, TrustAnchors, UnverifiedLedger, VerifyError, VerifyProgress,
     VerifyReport,
 };
 use tokio_util::sync::CancellationToken;
@@ -185,7 +185,7 @@ fn trust(args: &cli::Verify) -> Result<TrustAnchors, Error> {
         keys,
         checkpoints,
         archives: args.archive.clone(),
-        elsewhere: args.elsewhere.clone(),
+        elsewhere: Elsewhere::Names(args.elsewhere.clone()),
         ..TrustAnchors::default()
     })
 }

@@ -257,6 +257,57 @@ async fn a_damaged_or_incomplete_backup_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_ledger_is_verified_and_restored_where_its_archives_are_not() {
+    let mut mesh = Mesh::init();
+    let toml = mesh.path("mesh.toml");
+    let text = std::fs::read_to_string(&toml).unwrap();
+    write_private(&toml, text + "\n[ledger.checkpoint]\ninterval = \"1s\"\n");
+    mesh.start();
+    let bus = connect(&mesh, "ingest").await;
+    for number in 1..=5 {
+        publish(&bus, number).await;
+    }
+    mesh.wait_until("they are signed", || {
+        let note = mesh.run(&["ledger", "checkpoint"]);
+        note.status.success() && size_of(&stdout(&note)) >= 10
+    });
+    let retain = ["--before", "1ms", "--archive-dir", "old"];
+    let retained = mesh.run(&[&["ledger", "retain"], &retain[..]].concat());
+    assert!(retained.status.success(), "{}", stderr(&retained));
+    let made = mesh.run(&["backup", "backup"]);
+    assert!(made.status.success(), "{}", stderr(&made));
+    let file = backup_file(&mesh);
+    let file = file.to_str().unwrap();
+    std::fs::remove_dir_all(mesh.path("old")).unwrap();
+    let missing = mesh.run(&["verify"]);
+    assert_eq!(missing.status.code(), Some(1), "{}", stdout(&missing));
+    assert!(
+        stdout(&missing).contains("ledger-000000000001-"),
+        "{}",
+        stdout(&missing)
+    );
+    mesh.end("-TERM");
+    for args in [
+        &["backup", "verify", file][..],
+        &["restore", file, "--into", "new", "--yes"],
+    ] {
+        let output = mesh.run(args);
+        let printed = stdout(&output);
+        assert!(output.status.success(), "{args:?}: {}", stderr(&output));
+        assert!(
+            printed.contains("files of archives: not checked: 1 are not on this host"),
+            "{printed}"
+        );
+    }
+    let json = mesh.run(&["--json", "backup", "verify", file]);
+    let json: Value = serde_json::from_str(&stdout(&json)).unwrap();
+    assert!(
+        json["ledger_unchecked"]["files of archives"].is_string(),
+        "{json}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn databases_alone_are_restored_beside_the_bus_and_the_ledger_is_resumed() {
     restore_databases(&["", ""]).await;
 }

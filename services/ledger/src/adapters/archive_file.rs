@@ -186,13 +186,16 @@ pub fn check(
 
 /// True if the file exists and has the recorded length and hash.
 pub fn is(path: &Path, file: &StoredFile) -> io::Result<bool> {
-    let inner = match File::open(path) {
-        Ok(file) => file,
-        Err(error) if is_absent(&error) => return Ok(false),
-        Err(error) => return Err(error),
-    };
+    match File::open(path) {
+        Ok(opened) => matches(&opened, file),
+        Err(error) if is_absent(&error) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+fn matches(opened: &File, file: &StoredFile) -> io::Result<bool> {
     let mut hashed = HashingReader {
-        inner,
+        inner: opened,
         hash: Sha256::new(),
         bytes: 0,
     };
@@ -215,10 +218,9 @@ pub fn partial(path: &Path) -> PathBuf {
 /// Reads the payloads of the archive files in a folder, in sequence order.
 pub struct ArchivedPayloads {
     folder: PathBuf,
-    /// Names of files that may be missing.
-    elsewhere: Vec<String>,
     archives: Vec<StoredArchive>,
-    open: Option<(i64, ExportReader)>,
+    /// Number of the archive read last, and its file if it is in the folder.
+    open: Option<(i64, Option<ExportReader>)>,
 }
 
 /// Why an archived payload cannot be read.
@@ -226,15 +228,14 @@ pub struct ArchivedPayloads {
 pub enum ArchiveReadError {
     /// The file cannot be read.
     Unreadable(PathBuf, io::Error),
-    /// The file is missing, or the content differs from what was archived.
+    /// The content differs from what was archived.
     Invalid(FirstFault),
 }
 
 impl ArchivedPayloads {
-    pub const fn new(folder: PathBuf, elsewhere: Vec<String>) -> Self {
+    pub const fn new(folder: PathBuf) -> Self {
         Self {
             folder,
-            elsewhere,
             archives: Vec::new(),
             open: None,
         }
@@ -245,8 +246,8 @@ impl ArchivedPayloads {
         self.archives = archives;
     }
 
-    /// Returns the payload of an entry, or `None` if it was erased or its file is elsewhere. Call it
-    /// in sequence order.
+    /// Returns the payload of an entry, or `None` if it was erased or its file is not in the folder.
+    /// Call it in sequence order.
     pub fn payload(
         &mut self,
         entry: &StoredEntry,
@@ -272,27 +273,18 @@ impl ArchivedPayloads {
             .as_ref()
             .is_none_or(|open| open.0 != archive.number)
         {
-            let name = file_name(&file.path);
-            let path = self.folder.join(&name);
-            let opened = File::open(&path).or_else(|_| File::open(partial(&path)));
-            let mut lines = match opened.or_else(|_| File::open(&path)) {
-                Ok(file) => ExportReader::new(BufReader::new(file)).map_err(bad)?,
-                Err(error) if !is_absent(&error) => {
-                    return Err(ArchiveReadError::Unreadable(path, error));
-                }
-                Err(_) if self.elsewhere.contains(&name) => return Ok(None),
-                Err(_) => {
-                    return Err(ArchiveReadError::Invalid(FirstFault {
-                        seq: archive.last_seq,
-                        what: Fault::ArchiveFileMissing,
-                    }));
-                }
-            };
+            let opened = open(&self.folder.join(file_name(&file.path)), file)?;
+            let mut lines = opened
+                .map(|file| ExportReader::new(BufReader::new(file)))
+                .transpose()
+                .map_err(bad)?;
             // The header is skipped: the entries are compared with those in the database.
-            lines.next(&mut line).map_err(bad)?;
+            if let Some(lines) = &mut lines {
+                lines.next(&mut line).map_err(bad)?;
+            }
             self.open = Some((archive.number, lines));
         }
-        let Some((_, lines)) = &mut self.open else {
+        let Some((_, Some(lines))) = &mut self.open else {
             return Ok(None);
         };
         let read = loop {
@@ -315,4 +307,27 @@ impl ArchivedPayloads {
         }
         Ok(read.payload)
     }
+}
+
+/// Opens an archive file, `None` if it is absent. It is in the partial file if the retention that
+/// wrote it renames it now, or was killed before.
+fn open(path: &Path, file: &StoredFile) -> Result<Option<File>, ArchiveReadError> {
+    let present = |path: &Path| match File::open(path) {
+        Ok(file) => Ok(Some(file)),
+        Err(error) if is_absent(&error) => Ok(None),
+        Err(error) => Err(ArchiveReadError::Unreadable(path.to_owned(), error)),
+    };
+    if let Some(opened) = present(path)? {
+        return Ok(Some(opened));
+    }
+    let partial = partial(path);
+    if let Some(mut opened) = present(&partial)? {
+        let unreadable = |error| ArchiveReadError::Unreadable(partial.clone(), error);
+        if matches(&opened, file).map_err(unreadable)? {
+            io::Seek::rewind(&mut opened).map_err(unreadable)?;
+            return Ok(Some(opened));
+        }
+    }
+    // Renamed meanwhile.
+    present(path)
 }

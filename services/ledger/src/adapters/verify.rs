@@ -22,7 +22,9 @@ use self::checkpoints::CheckpointVerifier;
 pub use self::data_class::PUBLISHED;
 pub use self::database::INTEGRITY_CACHE_KIB;
 use self::database::{Integrity, IntegrityCheck};
-pub use self::outcome::{Class, TrustAnchors, VerifyError, VerifyProgress, VerifyReport};
+pub use self::outcome::{
+    Class, Elsewhere, TrustAnchors, VerifyError, VerifyProgress, VerifyReport,
+};
 use self::pages::{PageReader, pages_ahead};
 pub(super) use self::rows::payload;
 use self::rows::{stored_archives, stored_keys, stray};
@@ -179,9 +181,7 @@ async fn verify_rows(
         verifier.expect(ExpectedCheckpoint::trusted(checkpoint));
     }
     let mut subtrees = Vec::new();
-    let elsewhere = || trust.elsewhere.clone();
-    let files = trust.archives.clone();
-    let mut files = files.map(|folder| ArchivedPayloads::new(folder, elsewhere()));
+    let mut files = trust.archives.clone().map(ArchivedPayloads::new);
     let mut archives = ArchiveVerifier::default();
     let mut archived_ids = ArchivedIdVerifier::default();
     let mut index_differs = None;

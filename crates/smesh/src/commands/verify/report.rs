@@ -32,6 +32,11 @@ impl Lie {
                 seq: Some(bad.seq),
                 reason: bad.what.to_string(),
             },
+            VerifyError::FilesMissing { first, names } => Self {
+                class,
+                seq: Some(first.seq),
+                reason: format!("{}: {}", first.what, names.join(", ")),
+            },
             other => Self {
                 class,
                 seq: None,

@@ -96,9 +96,10 @@ impl ArchiveVerifier {
     }
 
     /// Compares the files with the signed SHA-256. A missing file is a fault unless the caller said
-    /// that it is elsewhere. Returns the number of those.
+    /// that it may be missing. Returns the number of those.
     pub fn unread_files(&self, trust: &TrustAnchors) -> Result<usize, VerifyError> {
         let mut unread = 0;
+        let mut missing: Option<(FirstFault, Vec<String>)> = None;
         for archive in &self.authentic {
             let Some(file) = &archive.file else { continue };
             let noted = Path::new(&file.path);
@@ -115,22 +116,28 @@ impl ArchiveVerifier {
             if is(&path)? {
                 continue;
             }
-            let what = if path.exists() {
-                Fault::ArchiveFileDiffers
-            } else if is(&archive_file::partial(&path))? || is(&path)? {
-                // The retention that wrote it renames it now, or was killed before.
-                continue;
-            } else if trust.elsewhere.contains(&file_name(&file.path)) {
-                unread += 1;
-                continue;
-            } else {
-                Fault::ArchiveFileMissing
-            };
-            return Err(VerifyError::Invalid(FirstFault {
+            let fault = |what| FirstFault {
                 seq: archive.last_seq,
                 what,
-            }));
+            };
+            if path.exists() {
+                return Err(VerifyError::Invalid(fault(Fault::ArchiveFileDiffers)));
+            }
+            if is(&archive_file::partial(&path))? || is(&path)? {
+                // The retention that wrote it renames it now, or was killed before.
+                continue;
+            }
+            let name = file_name(&file.path);
+            if trust.elsewhere.has(&name) {
+                unread += 1;
+                continue;
+            }
+            let first = || (fault(Fault::ArchiveFileMissing), Vec::new());
+            missing.get_or_insert_with(first).1.push(name);
         }
-        Ok(unread)
+        match missing {
+            Some((first, names)) => Err(VerifyError::FilesMissing { first, names }),
+            None => Ok(unread),
+        }
     }
 }

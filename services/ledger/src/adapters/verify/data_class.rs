@@ -1,6 +1,6 @@
 //! Classes of verified data, and the class of each fault.
 
-use super::outcome::{Class, TrustAnchors, VerifyError};
+use super::outcome::{Class, Elsewhere, TrustAnchors, VerifyError};
 use crate::domain::verify::Fault;
 
 const ENTRIES: &str = "entries, chain and head";
@@ -17,14 +17,17 @@ const SCHEMA: &str = "tables, indexes, triggers";
 const INTEGRITY: &str = "integrity of the database";
 
 /// Returns all classes of a successful verification. `unread` is the number of archive files that
-/// were said to be elsewhere.
+/// are missing and may be.
 pub(super) fn checked(trust: &TrustAnchors, unread: usize) -> Vec<Class> {
     let is_missing = trust.checkpoints.is_empty() && trust.newest.is_none();
     let none = is_missing.then(|| "none was given".to_owned());
-    let files = match unread {
-        0 => None,
-        unread => Some(format!(
+    let files = match (unread, &trust.elsewhere) {
+        (0, _) => None,
+        (unread, Elsewhere::Names(_)) => Some(format!(
             "{unread} are kept elsewhere, or were deleted to erase their content, by your own word"
+        )),
+        (unread, Elsewhere::All) => Some(format!(
+            "{unread} are not on this host: compare them with `smesh verify --archive DIR` where they are"
         )),
     };
     [
@@ -47,7 +50,7 @@ impl VerifyError {
     /// Returns the class of the fault, or `None` if the ledger could not be read.
     pub const fn class(&self) -> Option<&'static str> {
         match self {
-            Self::Invalid(bad) => Some(of(bad.what)),
+            Self::Invalid(bad) | Self::FilesMissing { first: bad, .. } => Some(of(bad.what)),
             Self::NoHead => Some(ENTRIES),
             Self::Schema(_) => Some(SCHEMA),
             Self::Damaged(_) | Self::NotCompared(_) => Some(INTEGRITY),

@@ -23,6 +23,14 @@ pub enum VerifyError {
     /// The first fault.
     #[error("{0}")]
     Invalid(FirstFault),
+    /// Files of archives are missing.
+    #[error("{first}: {}", names.join(", "))]
+    FilesMissing {
+        /// The first of their ranges.
+        first: FirstFault,
+        /// Names of all of them.
+        names: Vec<String>,
+    },
     /// The file of an archive cannot be read.
     #[error("read archive {}", path.display())]
     Archive {
@@ -61,9 +69,33 @@ pub struct TrustAnchors {
     /// Folder of archive files whose content is also verified. If `None`, files are compared
     /// by SHA-256 at their path.
     pub archives: Option<PathBuf>,
-    /// Names of archive files that may be missing: they are kept elsewhere, or were deleted to
-    /// erase their content.
-    pub elsewhere: Vec<String>,
+    /// Archive files that may be missing.
+    pub elsewhere: Elsewhere,
+}
+
+/// Archive files that may be missing: they are kept elsewhere, or were deleted to erase their
+/// content.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Elsewhere {
+    /// Those with these names.
+    Names(Vec<String>),
+    /// All, for a copy of a ledger on another host.
+    All,
+}
+
+impl Default for Elsewhere {
+    fn default() -> Self {
+        Self::Names(Vec::new())
+    }
+}
+
+impl Elsewhere {
+    pub(super) fn has(&self, name: &str) -> bool {
+        match self {
+            Self::Names(names) => names.iter().any(|one| one == name),
+            Self::All => true,
+        }
+    }
 }
 
 /// A class of verified data.

@@ -3,7 +3,7 @@
 use ledger::adapters::ExportReader;
 use ledger::domain::archive::{file_name, name};
 use ledger::domain::verify::Fault;
-use ledger::{TrustAnchors, VerifyError, verify_database_with, verify_everything};
+use ledger::{Elsewhere, TrustAnchors, VerifyError, verify_database_with, verify_everything};
 
 use super::Ledger;
 use crate::support::{Database, on_both};
@@ -15,26 +15,33 @@ impl Ledger {
     /// to be elsewhere.
     async fn misses_its_file(&self, last: i64) {
         let name = name(1, last);
+        let other = vec![name.replace("0001-", "0002-")];
         for archives in [None, Some(self.archives())] {
             let mut trust = TrustAnchors {
                 archives,
-                elsewhere: vec![name.replace("0001-", "0002-")],
+                elsewhere: Elsewhere::Names(other.clone()),
                 ..TrustAnchors::default()
             };
             let location = self.database.location();
             match verify_database_with(&location, &trust, |_| ()).await {
-                Err(VerifyError::Invalid(bad)) => {
-                    assert_eq!((bad.seq, bad.what), (last, Fault::ArchiveFileMissing));
+                Err(VerifyError::FilesMissing { first, names }) => {
+                    assert_eq!((first.seq, first.what), (last, Fault::ArchiveFileMissing));
+                    assert_eq!(names, std::slice::from_ref(&name));
                 }
                 other => panic!("{other:?}"),
             }
-            trust.elsewhere.push(name.clone());
-            let report = verify_everything(&location, &trust, |_| ()).await.unwrap();
-            assert_eq!(report.verified.archived, last.unsigned_abs());
-            let files = report.classes.iter();
-            let mut files = files.filter(|class| class.name == "files of archives");
-            let unchecked = files.next().unwrap().unchecked.clone();
-            assert!(unchecked.is_some_and(|why| why.starts_with("1 are")));
+            for elsewhere in [
+                Elsewhere::Names([other.clone(), vec![name.clone()]].concat()),
+                Elsewhere::All,
+            ] {
+                trust.elsewhere = elsewhere;
+                let report = verify_everything(&location, &trust, |_| ()).await.unwrap();
+                assert_eq!(report.verified.archived, last.unsigned_abs());
+                let files = report.classes.iter();
+                let mut files = files.filter(|class| class.name == "files of archives");
+                let unchecked = files.next().unwrap().unchecked.clone();
+                assert!(unchecked.is_some_and(|why| why.starts_with("1 are")));
+            }
         }
     }
 }
@@ -67,7 +74,23 @@ async fn an_archive_that_was_changed_is_found(database: Database) {
         let found = ledger.verify(true).await;
         assert!(matches!(found, Err(VerifyError::Invalid(_))), "byte {byte}");
     }
+    // It was not renamed yet.
+    let partial = ledger.archives().join("next.partial");
+    std::fs::write(&partial, &whole).unwrap();
     std::fs::remove_file(&file).unwrap();
+    assert_eq!(ledger.verify(true).await.unwrap().archived, 0);
+    // That of another archive does not count.
+    std::fs::write(&partial, &whole[..whole.len() / 2]).unwrap();
+    ledger.misses_its_file(200).await;
+    // A name that cannot be followed is not one of a missing file.
+    std::os::unix::fs::symlink(file.file_name().unwrap(), &file).unwrap();
+    let unreadable = ledger.verify(true).await;
+    assert!(
+        matches!(unreadable, Err(VerifyError::Archive { .. })),
+        "{unreadable:?}"
+    );
+    std::fs::remove_file(&file).unwrap();
+    std::fs::remove_file(&partial).unwrap();
     ledger.misses_its_file(200).await;
     // Other content, compressed correctly: the entry is reported.
     std::fs::write(&file, &whole).unwrap();

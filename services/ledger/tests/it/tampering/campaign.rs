@@ -103,7 +103,10 @@ async fn attack(victim: &mut Victim, class: &Class) {
         };
         let found = victim.verify().await;
         let is = match (&found, expected) {
-            (Err(VerifyError::Invalid(bad)), Some(seq)) => bad.seq == seq,
+            (
+                Err(VerifyError::Invalid(bad) | VerifyError::FilesMissing { first: bad, .. }),
+                Some(seq),
+            ) => bad.seq == seq,
             (Err(error), None) => error.class().is_some(),
             _ => false,
         };

@@ -159,7 +159,7 @@ impl Rotation {
     /// Records an answer about jobs in this order: the first of them were read by id, and none of the unread ones was for certain.
     pub(super) fn were_read(&mut self, order: &[JobId], unread: &BTreeSet<JobId>) {
         let read = order.iter().take_while(|id| !unread.contains(id));
-        // One at least, which may be unclear for ever.
+        // One at least, which may stay unclear.
         let last = read.last().or(order.first());
         self.last = last.map_or(self.last, |id| id.get());
     }

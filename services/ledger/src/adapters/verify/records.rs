@@ -109,7 +109,7 @@ pub async fn keys(connection: &mut Connection) -> Result<Option<FirstFault>, Err
         // when they resumed a ledger whose key was replaced before its first entry.
         if let Some(first) = keys.first().filter(|first| !first.made_by.is_empty()) {
             let audited = archives::audited(&mut snapshot, &audit_id(&first.vkey)).await?;
-            if !audited.is_some_and(|audited| says_who_made(&audited, first)) {
+            if !audited.is_some_and(|audited| names_maker(&audited, first)) {
                 return Ok(Some(FirstFault {
                     seq: first.from_size,
                     what: Fault::KeysChanged,
@@ -142,7 +142,7 @@ pub async fn keys(connection: &mut Connection) -> Result<Option<FirstFault>, Err
 }
 
 /// True if the audit entry says that this caller made the key at this time.
-fn says_who_made(audited: &Audited, key: &StoredKey) -> bool {
+fn names_maker(audited: &Audited, key: &StoredKey) -> bool {
     let body = audited.body.as_deref().unwrap_or_default();
     let Ok(entry) = AuditEntry::decode(body) else {
         return false;

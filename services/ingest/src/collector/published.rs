@@ -155,7 +155,7 @@ mod tests {
         }
     }
 
-    async fn load(nats: &NatsServer) -> Collector {
+    async fn connect(nats: &NatsServer) -> (Bus, CancellationToken) {
         let config = Config {
             url: nats.url(),
             ..Config::default()
@@ -163,6 +163,21 @@ mod tests {
         let bus = Bus::connect(&config, "admin").await.unwrap();
         let shutdown = CancellationToken::new();
         bus.ready(&shutdown).await.unwrap();
+        (bus, shutdown)
+    }
+
+    fn run() -> RunKey {
+        RunKey {
+            cluster: "c".to_owned(),
+            job_id: 7,
+            task_id: None,
+            submit_time: Utc::now().timestamp(),
+            attempt: 0,
+        }
+    }
+
+    async fn load(nats: &NatsServer) -> Collector {
+        let (bus, shutdown) = connect(nats).await;
         let settings = Arc::new(crate::config::Config::default());
         let identities = Arc::new(IdentityResolver::new(None, &settings.identity));
         let condition = Health::default().condition("ingest.state");
@@ -202,13 +217,7 @@ mod tests {
     async fn what_a_new_stream_has_is_restored_by_its_time() {
         let nats = NatsServer::start().await;
         let collector = load(&nats).await;
-        let run = RunKey {
-            cluster: "c".to_owned(),
-            job_id: 7,
-            task_id: None,
-            submit_time: Utc::now().timestamp(),
-            attempt: 0,
-        };
+        let run = run();
         collector.bus.publish(&started(&run)).await.unwrap();
         {
             // The old stream had more.
@@ -238,20 +247,8 @@ mod tests {
     #[tokio::test(flavor = "multi_thread")]
     async fn a_start_waits_until_published_events_are_read() {
         let mut nats = NatsServer::start().await;
-        let config = Config {
-            url: nats.url(),
-            ..Config::default()
-        };
-        let bus = Bus::connect(&config, "admin").await.unwrap();
-        let shutdown = CancellationToken::new();
-        bus.ready(&shutdown).await.unwrap();
-        let run = RunKey {
-            cluster: "c".to_owned(),
-            job_id: 7,
-            task_id: None,
-            submit_time: Utc::now().timestamp(),
-            attempt: 0,
-        };
+        let (bus, shutdown) = connect(&nats).await;
+        let run = run();
         bus.publish(&started(&run)).await.unwrap();
         nats.kill();
         let health = Health::default();

@@ -58,7 +58,7 @@ const fn is_gap(event: &Event) -> bool {
     matches!(event.payload, Some(Payload::Capture(_)))
 }
 
-/// What a gap tells.
+/// What a gap reports.
 fn reported(event: &Event) -> String {
     match &event.payload {
         Some(Payload::Capture(gap)) => format!(": {}", gap.message),
@@ -168,22 +168,33 @@ fn every_open_question_ends_once_in_time_whatever_fails() {
     });
 }
 
-/// Accounting answers a minute after each question was opened, is away for a quarter of an hour from then on, and has the answers after that.
-#[test]
-fn an_outage_of_accounting_is_no_answer() {
-    let runtime = Builder::new_multi_thread().enable_all().build().unwrap();
-    let nats = runtime.block_on(NatsServer::start());
+/// One question of each kind, with how long accounting needs for the answer.
+fn one_of_each(answer: impl Fn(Kind) -> Option<u64>) -> Vec<Question> {
     let questions = (1_001..).zip(KINDS).map(|(id, kind)| Question {
         kind,
         id: if kind == Kind::UnseenId { 2_000 } else { id },
         opens: if kind == Kind::SubmittedTasks { 0 } else { 2 },
-        answer: Some(if kind == Kind::UnseenId { 6 } else { 20 }),
+        answer: answer(kind),
         alive: true,
     });
-    let world = World::new(questions.collect(), vec![Step::QUIET], Some(6..66));
-    let world = Arc::new(world);
+    questions.collect()
+}
+
+/// As [`play`], with a nats-server of its own.
+fn play_alone(cluster: &str, world: &Arc<World>) -> BTreeMap<u32, Ended> {
+    let runtime = Builder::new_multi_thread().enable_all().build().unwrap();
+    let nats = runtime.block_on(NatsServer::start());
     let runtime = Builder::new_current_thread().enable_all().build().unwrap();
-    let ended = runtime.block_on(play(&nats.url(), "outage", &world));
+    runtime.block_on(play(&nats.url(), cluster, world))
+}
+
+/// Accounting answers a minute after each question was opened, is away for a quarter of an hour from then on, and has the answers after that.
+#[test]
+fn an_outage_of_accounting_is_no_answer() {
+    let questions = one_of_each(|kind| Some(if kind == Kind::UnseenId { 6 } else { 20 }));
+    let world = World::new(questions, vec![Step::QUIET], Some(6..66));
+    let world = Arc::new(world);
+    let ended = play_alone("outage", &world);
     for question in &world.questions {
         let (_, count, events) = &ended[&question.id];
         assert_eq!(*count, 1, "{question:?}: {events:?}");
@@ -208,8 +219,6 @@ fn an_outage_of_accounting_is_no_answer() {
 /// slurmctld has lost many jobs and arrays that accounting has as alive. The client reads few of them by id at each poll.
 #[test]
 fn more_jobs_are_missing_than_are_read_by_id() {
-    let runtime = Builder::new_multi_thread().enable_all().build().unwrap();
-    let nats = runtime.block_on(NatsServer::start());
     let questions = (1_001..1_121).map(|id| Question {
         kind: if id % 2 == 0 { Kind::End } else { Kind::Array },
         id,
@@ -221,8 +230,7 @@ fn more_jobs_are_missing_than_are_read_by_id() {
         by_id: 2,
         ..World::new(questions.collect(), vec![Step::QUIET], None)
     });
-    let runtime = Builder::new_current_thread().enable_all().build().unwrap();
-    let ended = runtime.block_on(play(&nats.url(), "many", &world));
+    let ended = play_alone("many", &world);
     for (n, question) in world.questions.iter().enumerate() {
         let (poll, count, events) =
             ended
@@ -239,8 +247,6 @@ fn more_jobs_are_missing_than_are_read_by_id() {
 /// begins only when it is really gone.
 #[test]
 fn the_wait_for_a_missing_job_is_over_when_it_is_shown_again() {
-    let runtime = Builder::new_multi_thread().enable_all().build().unwrap();
-    let nats = runtime.block_on(NatsServer::start());
     let question = Question {
         kind: Kind::LostTwice,
         id: 1_001,
@@ -251,8 +257,7 @@ fn the_wait_for_a_missing_job_is_over_when_it_is_shown_again() {
     let mut steps = vec![Step::QUIET; 30];
     steps[29].restart = Restart::Orderly;
     let world = Arc::new(World::new(vec![question], steps, None));
-    let runtime = Builder::new_current_thread().enable_all().build().unwrap();
-    let ended = runtime.block_on(play(&nats.url(), "twice", &world));
+    let ended = play_alone("twice", &world);
     let (poll, count, events) = &ended[&1_001];
     assert_eq!(*count, 1, "{events:?}");
     let age = world.questions[0].age(0, *poll, &world.steps);
@@ -261,19 +266,10 @@ fn the_wait_for_a_missing_job_is_over_when_it_is_shown_again() {
 
 #[test]
 fn gaps_name_the_owners() {
-    let runtime = Builder::new_multi_thread().enable_all().build().unwrap();
-    let nats = runtime.block_on(NatsServer::start());
-    let questions = (1_001..).zip(KINDS).map(|(id, kind)| Question {
-        kind,
-        id: if kind == Kind::UnseenId { 2_000 } else { id },
-        opens: if kind == Kind::SubmittedTasks { 0 } else { 2 },
-        answer: None,
-        alive: true,
-    });
-    let world = World::new(questions.collect(), vec![Step::QUIET], None);
+    let questions = one_of_each(|_| None);
+    let world = World::new(questions, vec![Step::QUIET], None);
     let world = Arc::new(world);
-    let runtime = Builder::new_current_thread().enable_all().build().unwrap();
-    let ended = runtime.block_on(play(&nats.url(), "owners", &world));
+    let ended = play_alone("owners", &world);
     let reported = ended.values().flat_map(|(_, _, events)| events);
     let gaps: Vec<&String> = reported
         .filter(|event| event.starts_with("capture."))

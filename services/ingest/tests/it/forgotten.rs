@@ -9,7 +9,7 @@ use mesh_testkit::wait_for;
 use tokio::sync::{Mutex, MutexGuard};
 
 use crate::cluster::Cluster;
-use crate::mesh::{DEADLINE, Mesh, payload};
+use crate::mesh::{DEADLINE, Mesh, Running, payload};
 use crate::stand_in::StandIn;
 
 const FAST: &str = "poll_interval = \"500ms\"";
@@ -411,9 +411,15 @@ async fn two_hundred_jobs_cancelled_and_purged_between_two_polls_are_published()
     ingest.stop().await;
 }
 
+const PATIENT: &str = "poll_interval = \"500ms\"\nmissing_record_timeout = \"15s\"";
+
 /// Submits a waiting array of which one task is cancelled alone. Accounting answers often enough to prove an absence, but has the array as
 /// alive.
-async fn one_task_cancelled(cluster: &Cluster, mesh: &Mesh, stand_in: &StandIn) -> u32 {
+async fn one_task_cancelled(cluster: &Cluster) -> (Mesh, StandIn, Running, u32) {
+    let mesh = Mesh::start().await;
+    let stand_in = StandIn::new(cluster);
+    let ingest = mesh.ingest_through(&stand_in, cluster, PATIENT).await;
+    let ingest = ingest.ready().await;
     let options = ["--array=0-3", "--begin=now+1hour"];
     let array = cluster.sbatch(&options, "true").await;
     mesh.wait_history(array, "submitted").await;
@@ -421,7 +427,7 @@ async fn one_task_cancelled(cluster: &Cluster, mesh: &Mesh, stand_in: &StandIn) 
         .run("alice", &["scancel", &format!("{array}_2")])
         .await;
     stand_in.wait_calls("sacct", 3).await;
-    array
+    (mesh, stand_in, ingest, array)
 }
 
 async fn published_with_owner(mesh: &Mesh, array: u32) {
@@ -450,12 +456,7 @@ async fn published_with_owner(mesh: &Mesh, array: u32) {
 async fn a_cancelled_task_is_published_although_its_array_was_purged_first() {
     let cluster = forgetful().await;
     let cluster = cluster.as_ref().unwrap();
-    let mesh = Mesh::start().await;
-    let stand_in = StandIn::new(cluster);
-    let settings = format!("{FAST}\nmissing_record_timeout = \"15s\"");
-    let ingest = mesh.ingest_through(&stand_in, cluster, &settings).await;
-    let ingest = ingest.ready().await;
-    let array = one_task_cancelled(cluster, &mesh, &stand_in).await;
+    let (mesh, _stand_in, ingest, array) = one_task_cancelled(cluster).await;
     cluster.run("alice", &["scancel", &array.to_string()]).await;
     published_with_owner(&mesh, array).await;
     ingest.stop().await;
@@ -465,17 +466,12 @@ async fn a_cancelled_task_is_published_although_its_array_was_purged_first() {
 async fn a_cancelled_task_is_published_with_its_owner_by_the_next_ingest() {
     let cluster = forgetful().await;
     let cluster = cluster.as_ref().unwrap();
-    let mesh = Mesh::start().await;
-    let stand_in = StandIn::new(cluster);
-    let settings = format!("{FAST}\nmissing_record_timeout = \"15s\"");
-    let ingest = mesh.ingest_through(&stand_in, cluster, &settings).await;
-    let ingest = ingest.ready().await;
-    let array = one_task_cancelled(cluster, &mesh, &stand_in).await;
+    let (mesh, _stand_in, ingest, array) = one_task_cancelled(cluster).await;
     cluster.run("alice", &["scancel", &array.to_string()]).await;
     mesh.wait_history(array, "submitted cancelled").await;
     ingest.crash().await;
     wait_all_purged(cluster).await;
-    let ingest = mesh.ingest(cluster, &settings).await.ready().await;
+    let ingest = mesh.ingest(cluster, PATIENT).await.ready().await;
     published_with_owner(&mesh, array).await;
     ingest.stop().await;
 }
@@ -485,12 +481,7 @@ async fn a_cancelled_task_is_published_with_its_owner_by_the_next_ingest() {
 async fn a_cancelled_task_is_published_although_slurmctld_is_restarted() {
     let cluster = forgetful().await;
     let cluster = cluster.as_ref().unwrap();
-    let mesh = Mesh::start().await;
-    let stand_in = StandIn::new(cluster);
-    let settings = format!("{FAST}\nmissing_record_timeout = \"15s\"");
-    let ingest = mesh.ingest_through(&stand_in, cluster, &settings).await;
-    let ingest = ingest.ready().await;
-    let array = one_task_cancelled(cluster, &mesh, &stand_in).await;
+    let (mesh, _stand_in, ingest, array) = one_task_cancelled(cluster).await;
     cluster.ctl("stop", "slurmctld").await;
     cluster.ctl("start", "slurmctld").await;
     tasks_are_cancelled(&mesh, array, "2").await;

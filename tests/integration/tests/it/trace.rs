@@ -5,21 +5,21 @@ use std::path::Path;
 
 use integration::{Cluster, ClusterOptions, Delivery, Receiver, Slurm as _, wait_for};
 use mesh_testkit::NatsServer;
-use mock_collector::{MockCollector, MockServer, Protocol, TestSpan};
+use mock_collector::{MockCollector, MockServer, Protocol, ServerHandle, TestSpan};
 
 use crate::processes::{PATIENCE, configure, start, terminate};
 
 /// The services that a fact passes through.
 const PATH: [&str; 4] = ["ingest", "cost-engine", "ledger", "webhook-dispatcher"];
 
+async fn collector() -> ServerHandle {
+    let server = MockServer::builder().protocol(Protocol::Grpc).port(0);
+    server.start().await.unwrap()
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn one_trace_spans_ingest_cost_engine_ledger_and_the_delivery() {
-    let collector = MockServer::builder()
-        .protocol(Protocol::Grpc)
-        .port(0)
-        .start()
-        .await
-        .unwrap();
+    let collector = collector().await;
     let receiver = Receiver::start().await.unwrap();
     let nats = NatsServer::start().await;
     let cluster = Cluster::start(&ClusterOptions::small("trace"))
@@ -212,12 +212,7 @@ impl Trace<'_> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn metrics_and_logs_are_sent_and_a_collector_that_does_not_answer_delays_nothing() {
-    let collector = MockServer::builder()
-        .protocol(Protocol::Grpc)
-        .port(0)
-        .start()
-        .await
-        .unwrap();
+    let collector = collector().await;
     let nats = NatsServer::start().await;
     let cluster = Cluster::start(&ClusterOptions::small("otlp"))
         .await

@@ -132,8 +132,7 @@ impl SlurmSource {
             self.collector.accounting_returned().await;
             // A shorter one ends few lookups. Stored in one write with the event.
             if lasted >= self.collector.config.missing_record_timeout {
-                let delay = SLURMDBD_BACKLOG_WAIT;
-                self.collector.read_outage(since.timestamp(), delay).await;
+                self.collector.read_outage(since.timestamp()).await;
             }
         }
         tracing::info!(

@@ -103,7 +103,7 @@ impl<S: JobQueries> CatchUp<S> {
                     .await?;
             }
             while let Some(backlog) = self.collector.backlog().await {
-                self.pay(backlog, (&mut unseen, ids_from)).await?;
+                self.pay(backlog, &mut unseen, ids_from).await?;
             }
             let next_lookup = self.look_up(&mut unseen).await?;
             let next_lookup = OptionFuture::from(next_lookup.map(sleep_until));
@@ -119,11 +119,12 @@ impl<S: JobQueries> CatchUp<S> {
     async fn pay(
         &self,
         backlog: BacklogWindow,
-        ids: (&mut UnseenIds, Instant),
+        unseen: &mut UnseenIds,
+        ids_from: Instant,
     ) -> Result<(), Error> {
         let accounting = self.collector.config.accounting;
         let recovered = match accounting {
-            true => self.walk(&backlog, ids).await?,
+            true => self.walk(&backlog, unseen, ids_from).await?,
             false => Some(0),
         };
         // The clock was set back, so the backlog window has moved.
@@ -162,7 +163,8 @@ impl<S: JobQueries> CatchUp<S> {
     async fn walk(
         &self,
         backlog: &BacklogWindow,
-        (unseen, ids_from): (&mut UnseenIds, Instant),
+        unseen: &mut UnseenIds,
+        ids_from: Instant,
     ) -> Result<Option<u64>, Error> {
         let since = self.since(backlog).await;
         let (mut start, mut stride, mut recovered) = (backlog.from, WindowSize::new(), 0);

@@ -4,7 +4,7 @@
 //! requests about the future. Therefore a step back moves the stored times along. After a restart, times that were stored while the clock
 //! was ahead are ignored.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use mesh_events::EventType;
 
@@ -13,6 +13,7 @@ use super::{Collector, Core};
 use crate::Error;
 use crate::adapters::store::Meta;
 use crate::config::Config;
+use crate::sources::SLURMDBD_BACKLOG_WAIT;
 
 /// Smallest difference that counts as a step: clocks are slewed, and answers take time.
 const MIN_CLOCK_STEP_SECS: i64 = 30;
@@ -193,11 +194,11 @@ impl Collector {
     }
 
     /// Adds an outage of accounting that is over, to be read after a delay: the lookups that were given up meanwhile are not repeated.
-    pub async fn read_outage(&self, since: i64, delay: Duration) {
+    pub async fn read_outage(&self, since: i64) {
         let core = &mut *self.core.lock().await;
         let from = since.saturating_sub(self.config.overlap_secs());
         core.backlog_progress.add(&mut core.meta, from);
-        core.backlog_progress.read_at = Some(tokio::time::Instant::now() + delay);
+        core.backlog_progress.read_at = Some(tokio::time::Instant::now() + SLURMDBD_BACKLOG_WAIT);
         core.stored.note_backlog(&core.meta);
         self.backlog_changed.notify_one();
     }

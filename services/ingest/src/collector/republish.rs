@@ -266,7 +266,7 @@ mod tests {
             inferred: true,
             ..fact(FactId::Recorded(Slot::End), Some(190))
         };
-        let wording = |known: Option<&RunState>| {
+        let form = |known: Option<&RunState>| {
             let mut job = Job {
                 state: "REQUEUED".to_owned(),
                 ..Job::default()
@@ -286,15 +286,15 @@ mod tests {
             inferred,
         };
         let mut known = RunState::default();
-        assert_eq!(wording(None), "Unknown");
-        assert_eq!(wording(Some(&known)), "Unpublished");
+        assert_eq!(form(None), "Unknown");
+        assert_eq!(form(Some(&known)), "Unpublished");
         known.end = Some(end(None, 300, true));
-        assert_eq!(wording(Some(&known)), "Unpublished");
+        assert_eq!(form(Some(&known)), "Unpublished");
         known.end = Some(end(Some(EventType::JobTimeout), 120, false));
-        assert_eq!(wording(Some(&known)), "job.timeout TIMEOUT 120 false");
+        assert_eq!(form(Some(&known)), "job.timeout TIMEOUT 120 false");
         // The correction has an id of its own.
         known.rare.first_end = Some(end(Some(EventType::JobRequeued), 180, true));
-        assert_eq!(wording(Some(&known)), "job.requeued REQUEUED 180 true");
+        assert_eq!(form(Some(&known)), "job.requeued REQUEUED 180 true");
     }
 
     fn fact(id: FactId, at: Option<i64>) -> Fact {

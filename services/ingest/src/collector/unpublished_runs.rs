@@ -1,5 +1,6 @@
 //! Runs that were seen and that cannot be published until accounting answers: about the run before them, or about what they held before a
-//! resize. slurmctld may purge such a run before that. Each is a question of its own then: accounting is asked until the run is published, or becomes a gap.
+//! resize. slurmctld may purge such a run before that. Each is a question of its own then: accounting is asked until the run is published, or
+//! becomes a gap.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

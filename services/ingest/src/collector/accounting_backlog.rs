@@ -61,8 +61,6 @@ fn step(meta: &mut Meta, step: i64, now: i64) -> bool {
         meta.watermark = meta.watermark.saturating_add(step);
         meta.backlog_from = meta.backlog_from.map(|from| from.saturating_add(step));
         meta.capture_since = meta.capture_since.min(now);
-        // Runs that end until then were not published yet.
-        meta.removed_until = meta.removed_until.min(now);
         meta.ahead_from = None;
     }
     let is_past = |from: &mut i64| now.saturating_sub(*from) > MAX_CLOCK_AHEAD_SECS;
@@ -135,7 +133,6 @@ pub(super) fn at_start(
     newest: Option<i64>,
 ) -> Option<i64> {
     meta.capture_since = meta.capture_since.min(now);
-    meta.removed_until = meta.removed_until.min(now);
     if meta.watermark > now {
         meta.watermark = newest.unwrap_or(meta.capture_since).min(now);
         tracing::warn!(
@@ -310,18 +307,6 @@ mod tests {
         // The clock has reached that time meanwhile.
         stored.watermark = 18_600;
         assert_eq!(backlog_start(&stored, None), Some(14_400));
-    }
-
-    #[test]
-    fn runs_that_end_after_the_clock_was_set_back_were_not_removed_before() {
-        let mut running = meta(23_600, None);
-        running.removed_until = 23_000;
-        step(&mut running, -3_600, 20_000);
-        assert_eq!(running.removed_until, 20_000);
-        let mut stopped = meta(23_600, None);
-        stopped.removed_until = 23_000;
-        at_start(&mut stopped, &Config::default(), 20_000, Some(19_990));
-        assert_eq!(stopped.removed_until, 20_000);
     }
 
     #[test]

@@ -126,7 +126,7 @@ fn quota() -> Quota {
         in_flight: money(112_000_000),
         committed: money(3_400_000_000),
         counts: "in_flight".into(),
-        percent: 100,
+        percent: Some(100),
         threshold: 100,
         contributors: vec![QuotaContributor {
             cluster: CLUSTER.into(),

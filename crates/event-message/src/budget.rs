@@ -34,15 +34,13 @@ pub fn of(severity: Severity, word: &str, event: &UserEvent) -> Option<Message> 
 fn used(quota: &Quota) -> Text {
     let amount = quota.amount.as_ref().map_or("–".to_owned(), text::money);
     let cost = |cost: &Option<Money>| cost.as_ref().map_or("no price".to_owned(), text::money);
-    let is_priced = quota.settled.is_some() || quota.in_flight.is_some();
-    let mut sentence = match is_priced {
-        true => format!(
-            "{} % of {amount}: {} settled, {} running",
-            quota.percent,
+    let mut sentence = match text::used_percent(quota) {
+        Some(percent) => format!(
+            "{percent} % of {amount}: {} settled, {} running",
             cost(&quota.settled),
             cost(&quota.in_flight)
         ),
-        false => format!("no price for what is used of {amount}"),
+        None => format!("no price for what is used of {amount}"),
     };
     if let Some(committed) = &quota.committed {
         sentence.push_str(&format!(

@@ -2,6 +2,7 @@
 
 pub use event_filter::fields::cut;
 use mesh_events::proto::mesh::cost::v1::Money;
+use mesh_events::proto::mesh::user::v1::Quota;
 
 /// An amount with its currency: two decimals, four below a tenth of a unit, rounded half to even.
 pub fn money(money: &Money) -> String {
@@ -32,6 +33,13 @@ pub fn unpriced(runs: u64) -> String {
         1 => "1 run has no price and is not included".to_owned(),
         runs => format!("{runs} runs have no price and are not included"),
     }
+}
+
+/// Used part of a budget in percent. `None` if it is not known, because nothing that counts has a price. Events of first versions have
+/// no 0: there only a use with runs without a price is not known.
+pub fn used_percent(quota: &Quota) -> Option<u64> {
+    let zero = (quota.unpriced_runs == 0).then_some(0);
+    quota.percent.or(zero)
 }
 
 /// A duration in its two largest units: `1 d 3 h`, `2 h 5 min`, `45 s`.

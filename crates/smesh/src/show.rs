@@ -173,9 +173,9 @@ fn quota_detail(quota: &Quota) -> String {
     };
     joined([
         format!("budget {} {}", quota.budget, quota.period),
-        match quota.settled.is_some() || quota.in_flight.is_some() {
-            true => format!("{} % of {amount} used", quota.percent),
-            false => format!("no price for what is used of {amount}"),
+        match event_message::text::used_percent(quota) {
+            Some(percent) => format!("{percent} % of {amount} used"),
+            None => format!("no price for what is used of {amount}"),
         },
         format!("threshold {} % ({what})", quota.threshold),
         unpriced(quota.unpriced_runs).unwrap_or_default(),
@@ -400,6 +400,39 @@ mod tests {
             detail(&event),
             "train-7 · cpu · n1 · exit 3 · NonZeroExitCode · ran 1m 15s"
         );
+    }
+
+    #[test]
+    fn a_use_of_a_budget_without_a_price_is_not_zero() {
+        let euros = |euros: i64| {
+            Some(Money {
+                micros: euros * 1_000_000,
+                currency: "EUR".into(),
+            })
+        };
+        // No job runs.
+        let mut quota = Quota {
+            budget: "b".into(),
+            period: "2026-11".into(),
+            amount: euros(100),
+            in_flight: euros(0),
+            threshold: 50,
+            unpriced_runs: 2,
+            ..Quota::default()
+        };
+        assert_eq!(
+            quota_detail(&quota),
+            "budget b 2026-11 · no price for what is used of 100.00 EUR · threshold 50 % (used) · 2 runs have no price and are not included"
+        );
+        let used = "budget b 2026-11 · 0 % of 100.00 EUR used · threshold 50 % (used)";
+        quota.percent = Some(0);
+        assert_eq!(
+            quota_detail(&quota),
+            format!("{used} · 2 runs have no price and are not included")
+        );
+        // Events of first versions have no 0.
+        (quota.percent, quota.unpriced_runs) = (None, 0);
+        assert_eq!(quota_detail(&quota), used);
     }
 
     #[test]

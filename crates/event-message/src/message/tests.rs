@@ -296,8 +296,33 @@ fn a_budget_says_which_runs_have_no_price() {
          2 runs have no price and are not included"
     );
     assert_eq!(
-        sentence(|quota| (quota.settled, quota.committed) = (None, None)),
+        sentence(|quota| {
+            (quota.settled, quota.committed, quota.percent) = (None, None, None);
+        }),
         "no price for what is used of 3000.00 EUR. 2 runs have no price and are not included"
+    );
+    assert_eq!(
+        sentence(|quota| {
+            quota.in_flight = Some(Money {
+                micros: 0,
+                currency: "EUR".into(),
+            });
+        }),
+        "no price for what is used of 3000.00 EUR. 2 runs have no price and are not included",
+        "no running jobs"
+    );
+    assert_eq!(
+        sentence(|quota| quota.percent = Some(0)),
+        "0 % of 3000.00 EUR: no price settled, 0.00 EUR running. 2 runs have no price and are not included",
+        "pending jobs count, and have a price"
+    );
+    assert_eq!(
+        sentence(|quota| {
+            (quota.percent, quota.unpriced_runs) = (None, 0);
+            quota.settled = quota.in_flight.clone();
+        }),
+        "0 % of 3000.00 EUR: 0.00 EUR settled, 0.00 EUR running",
+        "an event of a first version"
     );
 }
 

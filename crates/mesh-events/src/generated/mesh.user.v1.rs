@@ -111,9 +111,9 @@ pub struct Quota {
     /// What is compared with the amount: `settled`, `in_flight` (settled and in flight) or `committed`.
     #[prost(string, tag = "11")]
     pub counts: ::prost::alloc::string::String,
-    /// Used part of the amount in percent, rounded down. 0 without a price.
-    #[prost(uint64, tag = "12")]
-    pub percent: u64,
+    /// Used part of the amount in percent, rounded down. Absent without a price; events of first versions lack it for 0, too.
+    #[prost(uint64, optional, tag = "12")]
+    pub percent: ::core::option::Option<u64>,
     /// Threshold in percent: the one that was passed, or for `quota_cleared` the one that the use is below again.
     #[prost(uint32, tag = "13")]
     pub threshold: u32,
@@ -534,7 +534,7 @@ impl serde::Serialize for Quota {
         if !self.counts.is_empty() {
             len += 1;
         }
-        if self.percent != 0 {
+        if self.percent.is_some() {
             len += 1;
         }
         if self.threshold != 0 {
@@ -598,10 +598,10 @@ impl serde::Serialize for Quota {
         if !self.counts.is_empty() {
             struct_ser.serialize_field("counts", &self.counts)?;
         }
-        if self.percent != 0 {
+        if let Some(v) = self.percent.as_ref() {
             #[allow(clippy::needless_borrow)]
             #[allow(clippy::needless_borrows_for_generic_args)]
-            struct_ser.serialize_field("percent", ToString::to_string(&self.percent).as_str())?;
+            struct_ser.serialize_field("percent", ToString::to_string(&v).as_str())?;
         }
         if self.threshold != 0 {
             struct_ser.serialize_field("threshold", &self.threshold)?;
@@ -854,7 +854,7 @@ impl<'de> serde::Deserialize<'de> for Quota {
                                 return Err(serde::de::Error::duplicate_field("percent"));
                             }
                             percent__ = 
-                                Some(map_.next_value::<::pbjson::private::NumberDeserialize<_>>()?.0)
+                                map_.next_value::<::std::option::Option<::pbjson::private::NumberDeserialize<_>>>()?.map(|x| x.0)
                             ;
                         }
                         GeneratedField::Threshold => {
@@ -931,7 +931,7 @@ impl<'de> serde::Deserialize<'de> for Quota {
                     in_flight: in_flight__,
                     committed: committed__,
                     counts: counts__.unwrap_or_default(),
-                    percent: percent__.unwrap_or_default(),
+                    percent: percent__,
                     threshold: threshold__.unwrap_or_default(),
                     is_forecast: is_forecast__.unwrap_or_default(),
                     forecast_p50: forecast_p50__,

@@ -158,7 +158,7 @@ fn quota(facts: &QuotaFacts<'_>, threshold: u32, is_forecast: bool, crossing: u6
         in_flight: cost(status.in_flight_micros),
         committed: cost(status.committed_micros),
         counts: budget.counts.as_str().to_owned(),
-        percent: status.percent.unwrap_or_default(),
+        percent: status.percent,
         threshold,
         is_forecast,
         forecast_p50: forecast.and_then(|forecast| money(forecast.p50_micros)),

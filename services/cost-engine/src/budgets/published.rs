@@ -227,9 +227,12 @@ mod tests {
         let (after, none) = quota(RunsCost::default());
         assert_eq!((after.as_str(), none.unpriced_runs), ("no price", 2));
         assert_eq!((none.settled, none.committed), (None, None));
+        // No job runs: that part is known, what is used is not.
+        assert_eq!(none.in_flight.map(|money| money.micros), Some(0));
+        assert_eq!(none.percent, None);
         let (after, one) = quota(RunsCost::of(Some(Micros(1_000_000))));
         assert_eq!((after.as_str(), one.unpriced_runs), ("0 %", 2));
-        assert_eq!(one.settled, None);
+        assert_eq!((one.settled, one.percent), (None, Some(0)));
         let micros = |money: Option<Money>| money.map(|money| money.micros);
         assert_eq!(micros(one.committed), Some(1_000_000));
     }

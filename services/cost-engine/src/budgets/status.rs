@@ -43,7 +43,7 @@ pub struct BudgetStatus {
     pub committed_micros: RunsCost,
     /// What is compared with the amount.
     pub used_micros: RunsCost,
-    /// The same in percent of the amount, rounded down. Absent without a price.
+    /// The same in percent of the amount, rounded down. Null without a price.
     pub percent: Option<u64>,
     /// Thresholds in percent.
     pub thresholds: Vec<u32>,

@@ -59,7 +59,7 @@ impl PublishedBudgets {
                 forecast: false,
                 crossing: quota.crossing + 1,
             };
-            recorded.cleared_at = (!is_over).then_some(quota.percent);
+            recorded.cleared_at = (!is_over).then_some(quota.percent());
             return;
         }
         recorded.cleared_at = None;

@@ -96,7 +96,7 @@ async fn each_threshold_is_published_once_and_cleared_when_the_amount_is_raised(
         [Some(1_000_000), Some(680_000), Some(0)]
     );
     assert_eq!(
-        (quota.percent, quota.scope.as_slice()),
+        (quota.percent(), quota.scope.as_slice()),
         (68, ["account=physics".to_owned()].as_slice())
     );
     let largest = &quota.contributors[0];

@@ -142,7 +142,8 @@ async fn accounts_below_count_by_the_tree_of_their_cluster_also_without_the_buck
         .map(|event| match event.payload {
             Some(Payload::User(payload)) => {
                 let quota = payload.quota.unwrap();
-                (event.r#type, quota.threshold, quota.percent, quota.scope)
+                let percent = quota.percent();
+                (event.r#type, quota.threshold, percent, quota.scope)
             }
             other => panic!("no quota: {other:?}"),
         })

@@ -29,8 +29,8 @@ pub struct LiveCosts {
     pub burn_rate_micros: RunsCost,
     /// Sum of the jobs' costs so far. Null if there are jobs and none has a price.
     pub accrued_micros: RunsCost,
-    /// Number of jobs without a price, whose cost is missing in the sums.
-    pub unpriced_runs: usize,
+    /// Number of jobs without a price, whose cost is missing in `accrued_micros`.
+    pub unpriced_runs: u64,
     /// Running jobs.
     pub jobs: Vec<LiveJob>,
 }

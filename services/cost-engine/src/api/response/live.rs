@@ -21,14 +21,15 @@ pub(in crate::api) fn live(
     let sum = |amount: fn(&LiveJob) -> Option<Micros>| -> RunsCost {
         jobs.iter().map(|job| RunsCost::of(amount(job))).sum()
     };
-    let is_unpriced = |job: &&LiveJob| !job.problem.is_empty();
+    let accrued = sum(|job| job.accrued_micros);
     LiveCosts {
         price_book: book.map(PriceBook::label),
         currency: book.map(|book| book.currency.clone()),
         as_of: now,
         burn_rate_micros: sum(|job| job.burn_rate_micros),
-        accrued_micros: sum(|job| job.accrued_micros),
-        unpriced_runs: jobs.iter().filter(is_unpriced).count(),
+        accrued_micros: accrued,
+        // The cost so far of a job with a problem may be known, e.g. if only what it costs until its time limit is not.
+        unpriced_runs: accrued.unpriced,
         jobs,
     }
 }
@@ -92,4 +93,48 @@ pub(super) fn accrued(
 ) -> Result<(Micros, u64), PriceError> {
     let until = costing::accrued_until(&open.history, &open.job, now);
     costing::spent(book, &open.history, &open.job, until).map(|spent| (spent.cost, spent.seconds))
+}
+
+#[cfg(test)]
+mod tests {
+    use mesh_events::proto::mesh::job::v1::Job;
+    use pbjson_types::Timestamp;
+
+    use super::*;
+    use crate::adapters::RunKeys;
+    use crate::usage::RunHistory;
+
+    const BOOK: &str = "name = \"b\"\nversion = \"1\"\ncurrency = \"EUR\"\nmode = \"billing\"\n\
+        [[billing]]\nprice = \"100000\"\n";
+
+    #[test]
+    fn a_job_whose_cost_so_far_is_known_is_in_the_sum_and_not_unpriced() {
+        let open = |tres: &str, time_limit| OpenRun {
+            keys: RunKeys::default(),
+            job: Job {
+                start_time: Some(Timestamp::default()),
+                alloc_tres: tres.into(),
+                time_limit_minutes: Some(time_limit),
+                ..Job::default()
+            },
+            history: RunHistory::default(),
+        };
+        // The cost of the first until its time limit has too many digits.
+        let runs = vec![open("billing=5", u32::MAX), open("cpu=1", 60)];
+        let book = PriceBook::parse(BOOK, "book").unwrap();
+        let live = live(
+            Some(&book),
+            runs,
+            DateTime::from_timestamp(3600, 0).unwrap(),
+        );
+        let problems = live.jobs.iter().filter(|job| !job.problem.is_empty());
+        assert_eq!(problems.count(), 2, "{live:?}");
+        assert_eq!(
+            live.accrued_micros.amount(),
+            Some(Micros(500_000_000_000)),
+            "{live:?}"
+        );
+        assert_eq!(live.unpriced_runs, 1, "{live:?}");
+        assert_eq!(live.burn_rate_micros.amount(), None, "{live:?}");
+    }
 }

@@ -115,8 +115,8 @@ fn spent(answer: &Value, by: cli::CostBy) -> String {
             *adjustments.entry(currency.clone()).or_default() += micros;
         }
         unpriced += unpriced_runs(row);
-        // Of runs that all have no price nothing is said to be 0.
-        let is_priced = !row["total_micros"].is_null();
+        // Of runs that all have no price nothing is said to be 0. Older services say 0 without a currency.
+        let is_priced = !row["total_micros"].is_null() && !currency.is_empty();
         let money = |key: &str| match is_priced {
             true => amount(&row[key], &currency),
             false => amount(&Value::Null, &currency),
@@ -434,6 +434,15 @@ mod tests {
             ["bob", "4", "1.00 EUR", "0.00 EUR", "no price", "1.00 EUR"]
         );
         assert_eq!(lines[3], ["4 runs have no price and are not included"]);
+        // An older service without a price book.
+        let zero = || json!("0");
+        let mut old = row("carol", [1, 1], [zero(), zero(), zero()]);
+        old["currency"] = Value::Null;
+        let table = spent(&json!({ "rows": [old] }), cli::CostBy::User);
+        assert!(
+            table.contains("no price") && !table.contains("0.00"),
+            "{table}"
+        );
     }
 
     #[test]

@@ -48,15 +48,17 @@ impl Row {
             text.parse::<i128>().unwrap_or_default()
         };
         let total = &row["total_micros"];
-        // Of runs that all have no price nothing is said to be 0.
-        let cost = |value: &Value| (!total.is_null() && !value.is_null()).then(|| micros(value));
+        let currency = show::value(&row["currency"]);
+        // Of runs that all have no price nothing is said to be 0. Older services say 0 without a currency.
+        let is_priced = !total.is_null() && !currency.is_empty();
+        let cost = |value: &Value| (is_priced && !value.is_null()).then(|| micros(value));
         let lost = row["lost_micros"].as_object().into_iter().flatten();
         let count = |key: &str| row[key].as_u64().unwrap_or_default();
         Self {
             cluster: show::value(&row["cluster"]),
             key: show::value(&row["key"]),
             name: row["name"].as_str().unwrap_or_default().to_owned(),
-            currency: show::value(&row["currency"]),
+            currency,
             runs: count("runs"),
             open_runs: count("open_runs"),
             unpriced_runs: count("unpriced_runs"),
@@ -281,6 +283,9 @@ mod tests {
                 "adjustments_micros": "0", "open_micros": "0", "total_micros": null},
             {"key": "b", "currency": "EUR", "runs": 2, "unpriced_runs": 1, "completed_micros": "5000000", "not_completed_micros": null,
                 "adjustments_micros": "0", "open_micros": "0", "total_micros": "5000000"},
+            // An older service without a price book.
+            {"key": "c", "currency": null, "runs": 2, "unpriced_runs": 2, "completed_micros": "0", "not_completed_micros": "0",
+                "adjustments_micros": "0", "open_micros": "0", "total_micros": "0"},
         ]});
         let text = csv(&rows(&answer), "user", "now").unwrap();
         let lines: Vec<&str> = text.lines().collect();
@@ -289,5 +294,6 @@ mod tests {
             lines[2],
             ",b,,EUR,2,0,1,5.000000,,,,,,,,,0.000000,0.000000,0.000000,5.000000,now"
         );
+        assert_eq!(lines[3], ",c,,,2,0,2,,,,,,,,,,,,,,now");
     }
 }

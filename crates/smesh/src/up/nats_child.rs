@@ -329,6 +329,7 @@ impl Supervised {
             tokio::time::sleep(HEALTH_INTERVAL).await;
             // An unresponsive server is reported by all connected services.
             let Ok(problem) = self.system.server_problem().await else {
+                in_a_row = 0;
                 continue;
             };
             let Some(problem) = problem else {
@@ -431,10 +432,13 @@ mod tests {
         let answers = async {
             let answer = r#"{"data":{"status":"unavailable","error":"JetStream not enabled"}}"#;
             let healthy = r#"{"data":{"status":"ok"}}"#;
-            // It recovers once: the count starts again, up to the first number of checks.
+            // It recovers once: the count starts again, up to the first number of checks. So it does after a check without an answer.
             for (text, expected) in [
                 (answer, "it is restarted in 2 s"),
                 (healthy, ""),
+                (answer, "it is restarted in 4 s"),
+                (answer, "it is restarted in 2 s"),
+                ("no answer", "it is restarted in 2 s"),
                 (answer, "it is restarted in 4 s"),
                 (answer, "it is restarted in 2 s"),
                 (answer, "it is restarted"),

@@ -91,9 +91,10 @@ impl End<'_> {
         }
         let took = started.elapsed().as_secs();
         if problems.is_empty() {
-            let triggered = match self.examples {
-                [] => "",
-                _ => ", each example of triggers ran once",
+            let examples = self.examples.iter();
+            let triggered = match examples.filter(|example| example.ran_once()).count() {
+                0 => String::new(),
+                number => format!(", each of {number} examples of triggers ran once"),
             };
             feed.success(&format!(
                 "every expected event and webhook came, none twice in the ledger{triggered}; the run took {took} s"

@@ -1,7 +1,8 @@
 //! A short day on a real Slurm cluster: `make demo`.
 //!
-//! Starts its own cluster, `smesh up` and a receiver, plays [`integration::scenario`], shows events as they happen, and reports
-//! whether all arrived. With `SLURM_CONF` set it attaches to that Slurm and does not change its configuration.
+//! Starts its own cluster, `smesh up` and a receiver, plays [`integration::scenario`] and the three examples of `examples/triggers`
+//! (an arrived object, a lack of memory, a nightly job), shows events as they happen, and reports whether all arrived and each example
+//! ran once. With `SLURM_CONF` set it attaches to that Slurm, plays three jobs only, and does not change its configuration.
 //!
 //! | environment | |
 //! | --- | --- |

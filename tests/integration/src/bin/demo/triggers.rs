@@ -12,6 +12,8 @@ use crate::feed::Feed;
 
 /// Name of the endpoint of the `CI`.
 const CI: &str = "ci";
+/// Runs that start with the object: `align`, `report` and `tell-ci`.
+const RUNS_OF_OBJECT: usize = 3;
 const SECRET: &str = "a secret of the object store";
 /// The schedule in the examples. The demo does not wait until two o'clock.
 const EVERY_NIGHT: &str = r#"cron = "0 2 * * *", zone = "Europe/Berlin""#;
@@ -31,8 +33,24 @@ pub struct Rules {
 /// An example, as it was played.
 pub struct Example {
     title: &'static str,
-    /// What proves it, or what went wrong.
-    proof: Result<Vec<String>, String>,
+    result: Played,
+}
+
+/// How it went.
+enum Played {
+    /// Each event started its job once. The lines prove it.
+    Once(Vec<String>),
+    /// This machine cannot play it.
+    Impossible(String),
+    /// Something went wrong.
+    Wrong(String),
+}
+
+impl Example {
+    /// True if it was played, and each event started its job once.
+    pub const fn ran_once(&self) -> bool {
+        matches!(self.result, Played::Once(_))
+    }
 }
 
 impl Rules {
@@ -80,6 +98,11 @@ impl Rules {
 
     /// Changes the nightly schedule to the next full minute. Rules take effect without a restart. Returns the instant.
     pub fn soon(&self, mesh: &Mesh) -> Result<DateTime<Utc>, Error> {
+        if !self.text.contains(EVERY_NIGHT) {
+            return Err(wrong(format!(
+                "examples/triggers/rules.toml has no {EVERY_NIGHT}"
+            )));
+        }
         let minute = TimeDelta::minutes(1);
         let start = (Utc::now() + NOTICE).duration_trunc(minute);
         let at = start.map_err(|error| Error::Machine(format!("the next minute: {error}")))?;
@@ -108,20 +131,28 @@ impl Rules {
             stage.out_of_memory(),
             stage.nightly(nightly_at)
         );
-        let example = |title, proof: Result<_, Error>| Example {
+        // What came too often while the other examples were played is seen now.
+        let object = match object {
+            Ok((path, proof)) => stage.still_once(&path).await.map(|()| proof),
+            Err(error) => Err(error),
+        };
+        let example = |title, played: Result<_, Error>| Example {
             title,
-            proof: proof.map_err(|error| error.chain()),
+            result: played.unwrap_or_else(|error| Played::Wrong(error.chain())),
         };
         vec![
             example(
                 "an object arrives → job → its end starts a second job and a signed webhook to the CI",
-                object,
+                object.map(Played::Once),
             ),
             example(
                 "a job runs out of memory → again with half as much more",
                 memory,
             ),
-            example("every night, here the next minute", nightly),
+            example(
+                "every night, here the next minute",
+                nightly.map(Played::Once),
+            ),
         ]
     }
 }
@@ -130,15 +161,16 @@ impl Rules {
 pub fn print(feed: Feed, examples: &[Example]) -> Vec<String> {
     feed.heading("examples/triggers: each event starts its job once");
     let mut problems = Vec::new();
-    for Example { title, proof } in examples {
+    for Example { title, result } in examples {
         anstream::println!("  {title}");
-        match proof {
-            Ok(lines) => {
+        match result {
+            Played::Once(lines) => {
                 for line in lines {
                     anstream::println!("    {line}");
                 }
             }
-            Err(problem) => problems.push(format!("example ({title}): {problem}")),
+            Played::Impossible(why) => anstream::println!("    not possible here: {why}"),
+            Played::Wrong(problem) => problems.push(format!("example ({title}): {problem}")),
         }
     }
     problems
@@ -152,7 +184,8 @@ struct Stage<'a> {
 }
 
 impl Stage<'_> {
-    async fn object(&self) -> Result<Vec<String>, Error> {
+    /// The path of its runs, and what proves it.
+    async fn object(&self) -> Result<(String, Vec<String>), Error> {
         let record = json!({
             "eventName": "s3:ObjectCreated:Put",
             "s3": {"bucket": {"name": "reads"}, "object": {"key": "s17.fastq.gz", "size": 5, "sequencer": "1"}}
@@ -173,13 +206,14 @@ impl Stage<'_> {
             id.ok_or_else(refused)?.clone_into(&mut object);
         }
         let path = format!("/v1/trigger-runs?root={object}");
-        let runs = wait_for("align, report and tell-ci ran", PATIENCE, async || {
+        wait_for("align, report and tell-ci ran", PATIENCE, async || {
             let runs = self.runs(&path).await?;
             let ended = |name: &str| runs.iter().any(|run| is_over(run, name));
             let all = ["alice/align", "alice/report", "alice/tell-ci"];
-            Ok(all.into_iter().all(ended).then_some(runs))
+            Ok(all.into_iter().all(ended).then_some(()))
         })
         .await?;
+        let runs = self.runs_of(&path, RUNS_OF_OBJECT).await?;
         let align = runs.iter().find(|run| run["rule"] == "alice/align");
         let job = align.map(|run| run["job_id"].to_string());
         let job = job.unwrap_or_default();
@@ -196,10 +230,13 @@ impl Stage<'_> {
             wrote[0]
         ));
         proof.push(self.received().await?);
-        match runs.len() {
-            3 => Ok(proof),
-            n => Err(wrong(format!("{n} runs instead of 3"))),
-        }
+        Ok((path, proof))
+    }
+
+    /// Checks that there are no more runs of the object, and that the CI got nothing more.
+    async fn still_once(&self, path: &str) -> Result<(), Error> {
+        self.runs_of(path, RUNS_OF_OBJECT).await?;
+        self.received().await.map(drop)
     }
 
     /// The request that the CI got.
@@ -220,10 +257,10 @@ impl Stage<'_> {
     }
 
     /// `tail` stores the whole line.
-    async fn out_of_memory(&self) -> Result<Vec<String>, Error> {
+    async fn out_of_memory(&self) -> Result<Played, Error> {
         if self.cluster.fact("oom").as_deref() != Some("yes") {
             let why = self.cluster.fact("oom_why").unwrap_or_default();
-            return Ok(vec![format!("not possible here: {why}")]);
+            return Ok(Played::Impossible(why));
         }
         let options = ["-Aphysics", "--mem=60", "-Jhungry"];
         let script = "head -c 70M /dev/zero | tail";
@@ -264,17 +301,20 @@ impl Stage<'_> {
             return Err(wrong(format!("smesh tree {job}: {tree:?}")));
         };
         proof.insert(1, line.clone());
-        Ok(proof)
+        Ok(Played::Once(proof))
     }
 
     async fn nightly(&self, at: DateTime<Utc>) -> Result<Vec<String>, Error> {
         let until = (at - Utc::now()).to_std().unwrap_or_default();
-        let run = wait_for("the nightly job ended", until + PATIENCE, async || {
-            let runs = self.runs("/v1/trigger-runs?rule=alice/nightly").await?;
-            Ok(runs.into_iter().find(|run| is_over(run, "alice/nightly")))
+        let path = "/v1/trigger-runs?rule=alice/nightly";
+        wait_for("the nightly job ended", until + PATIENCE, async || {
+            let runs = self.runs(path).await?;
+            let is_over = runs.iter().any(|run| is_over(run, "alice/nightly"));
+            Ok(is_over.then_some(()))
         })
         .await?;
-        let job = run["job_id"].to_string();
+        let runs = self.runs_of(path, 1).await?;
+        let job = runs[0]["job_id"].to_string();
         let tree = self.mesh.smesh(&["tree", &job]).await?;
         let mut proof = lines(&String::from_utf8_lossy(&tree.stdout));
         let wrote = self.wrote(&format!("nightly-{}.txt", at.format("%Y-%m-%d")))?;
@@ -292,6 +332,18 @@ impl Stage<'_> {
         let answer = self.mesh.get(path).await?;
         let runs = answer.json()["runs"].as_array().cloned();
         runs.ok_or_else(|| wrong(format!("GET {path}: {} {}", answer.status, answer.body)))
+    }
+
+    /// The runs, if there are exactly so many.
+    async fn runs_of(&self, path: &str, number: usize) -> Result<Vec<Value>, Error> {
+        let runs = self.runs(path).await?;
+        match runs.len() == number {
+            true => Ok(runs),
+            false => Err(wrong(format!(
+                "{} runs instead of {number}: {runs:?}",
+                runs.len()
+            ))),
+        }
     }
 
     /// The lines that jobs wrote to a file.

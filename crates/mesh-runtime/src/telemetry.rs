@@ -126,11 +126,6 @@ pub fn init(service: &'static str, config: &TelemetryConfig) -> Result<Telemetry
 impl Telemetry {
     /// Sends what is buffered. The last thing a process does.
     pub async fn flush(self, config: &MeshConfig) {
-        let (within, providers) = (config.spans_deadline(), self.providers);
-        // The exporters' threads need the runtime's workers: never shut them down on one of them.
-        let done = tokio::task::spawn_blocking(move || providers.shut_down(within));
-        if let Err(error) = done.await {
-            tracing::warn!(%error, "telemetry not shut down");
-        }
+        self.providers.shut_down(config.spans_deadline()).await;
     }
 }

@@ -7,9 +7,11 @@ use std::time::Duration;
 use opentelemetry::KeyValue;
 use opentelemetry_otlp::{LogExporter, MetricExporter, SpanExporter, WithExportConfig as _};
 use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::error::OTelSdkResult;
 use opentelemetry_sdk::logs::SdkLoggerProvider;
 use opentelemetry_sdk::metrics::{PeriodicReader, SdkMeterProvider};
 use opentelemetry_sdk::trace::{Sampler, SdkTracerProvider};
+use tokio::sync::oneshot;
 
 use crate::BoxError;
 use crate::config::{OtlpSignal, TelemetryConfig};
@@ -72,24 +74,48 @@ impl Providers {
         Ok(providers)
     }
 
-    /// Sends what is buffered. Blocks.
-    pub(super) fn shut_down(self, within: Duration) {
+    /// Sends what is buffered, and gives up after this time.
+    pub(super) async fn shut_down(self, within: Duration) {
+        let (done, ended) = oneshot::channel();
+        // The exporters' threads need the runtime's workers: never shut them down on one of them. Nor on one of the threads whose end the
+        // process awaits: a provider may block for longer than it is told to.
+        std::thread::spawn(move || {
+            self.shut_down_now(within);
+            // Nobody waits any more.
+            done.send(()).unwrap_or_default();
+        });
+        match tokio::time::timeout(within, ended).await {
+            Ok(Ok(())) => {}
+            Ok(Err(_)) => tracing::warn!("telemetry not shut down"),
+            Err(_) => tracing::warn!(?within, "last telemetry not exported"),
+        }
+    }
+
+    /// Blocks.
+    fn shut_down_now(self, within: Duration) {
+        let Self {
+            traces,
+            metrics,
+            logs,
+        } = self;
         // Logs last: the other two may log.
-        let traces = self
-            .traces
-            .map(|traces| traces.shutdown_with_timeout(within));
-        let metrics = self
-            .metrics
-            .map(|metrics| metrics.shutdown_with_timeout(within));
-        for (name, ended) in [("spans", traces), ("metrics", metrics)] {
-            if let Some(Err(error)) = ended {
-                tracing::warn!(%error, "last {name} not exported");
+        std::thread::scope(|scope| {
+            if let Some(traces) = traces {
+                scope.spawn(move || report("spans", traces.shutdown_with_timeout(within)));
             }
+            if let Some(metrics) = metrics {
+                scope.spawn(move || report("metrics", metrics.shutdown_with_timeout(within)));
+            }
+        });
+        if let Some(logs) = logs {
+            report("logs", logs.shutdown_with_timeout(within));
         }
-        let logs = self.logs.map(|logs| logs.shutdown_with_timeout(within));
-        if let Some(Err(error)) = logs {
-            tracing::warn!(%error, "last logs not exported");
-        }
+    }
+}
+
+fn report(name: &str, ended: OTelSdkResult) {
+    if let Err(error) = ended {
+        tracing::warn!(%error, "last {name} not exported");
     }
 }
 
@@ -99,4 +125,45 @@ fn resource(service: &'static str) -> Resource {
         .with_attribute(KeyValue::new("service.namespace", "slurm-mesh"))
         .with_attribute(KeyValue::new("service.version", env!("CARGO_PKG_VERSION")))
         .build()
+}
+
+#[cfg(test)]
+mod tests {
+    use opentelemetry::metrics::MeterProvider as _;
+    use tokio::net::{TcpSocket, TcpStream};
+    use tokio::time::Instant;
+
+    use super::*;
+    use crate::config::LogFormat;
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_collector_that_takes_no_connection_does_not_delay_the_end() {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let listener = socket.listen(1).unwrap();
+        let address = listener.local_addr().unwrap();
+        // Nobody accepts: the kernel leaves what comes after these unanswered.
+        let mut held = Vec::new();
+        while let Ok(connected) =
+            tokio::time::timeout(Duration::from_millis(300), TcpStream::connect(address)).await
+        {
+            held.push(connected.unwrap());
+        }
+        let config = TelemetryConfig {
+            log_format: LogFormat::Json,
+            log_filter: "info".to_owned(),
+            otlp_endpoint: format!("http://{address}").into(),
+            otlp_signals: [OtlpSignal::Traces, OtlpSignal::Metrics, OtlpSignal::Logs].into(),
+            otlp_metrics_interval: Duration::from_secs(60),
+            sample_ratio: 1.0,
+        };
+        let providers = Providers::new("test", &config).unwrap();
+        let meter = providers.metrics.as_ref().unwrap().meter("test");
+        meter.u64_counter("sent").build().add(1, &[]);
+        let begin = Instant::now();
+        providers.shut_down(Duration::from_millis(300)).await;
+        let took = begin.elapsed();
+        assert!(took >= Duration::from_millis(300), "it connected: {took:?}");
+        assert!(took < Duration::from_secs(3), "{took:?}");
+    }
 }

@@ -13,6 +13,8 @@ use tokio_util::sync::CancellationToken;
 const RELOAD_INTERVAL: Duration = Duration::from_secs(2);
 /// Files must stay the same for this long before they are read: an editor may be writing them.
 const SETTLE_TIME: Duration = Duration::from_millis(250);
+/// Files that never stay the same for so long are read after this number of times.
+const MAX_SETTLES: u32 = 20;
 
 type Stamps = BTreeMap<PathBuf, Option<FileStamp>>;
 /// True for the files of a folder that count.
@@ -113,21 +115,22 @@ impl ReloadTimer {
         true
     }
 
-    /// Waits until files have changed and are no longer being written. Returns false at shutdown.
+    /// Waits until files have changed and are no longer being written, for five seconds at most. Returns false at shutdown.
     pub async fn changed(&mut self, files: &mut WatchedFiles) -> bool {
         while self.due().await {
             if !files.changed() {
                 continue;
             }
-            loop {
+            for _ in 0..MAX_SETTLES {
                 let settled = tokio::time::sleep(SETTLE_TIME);
                 if self.shutdown.run_until_cancelled(settled).await.is_none() {
                     return false;
                 }
                 if !files.changed() {
-                    return true;
+                    break;
                 }
             }
+            return true;
         }
         false
     }
@@ -195,5 +198,25 @@ mod tests {
         shutdown.cancel();
         files.read_again();
         assert!(!timer.changed(&mut files).await);
+    }
+
+    #[tokio::test]
+    async fn a_file_that_is_written_all_the_time_is_read_after_a_while() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("mesh.toml");
+        let mut files = WatchedFiles::default();
+        files.add(file.clone());
+        let mut timer = ReloadTimer::every(Duration::from_millis(10), CancellationToken::new());
+        let writing = tokio::spawn(async move {
+            for text in (0..2).cycle() {
+                std::fs::write(&file, "x".repeat(text)).unwrap();
+                tokio::time::sleep(SETTLE_TIME / 8).await;
+            }
+        });
+        let limit = SETTLE_TIME * (MAX_SETTLES * 3);
+        let changed = tokio::time::timeout(limit, timer.changed(&mut files)).await;
+        assert_eq!(changed, Ok(true));
+        assert!(!writing.is_finished());
+        writing.abort();
     }
 }

@@ -214,18 +214,23 @@ impl Collector {
             .map(|(run, _)| run.clone())
             .collect();
         for run in old {
-            if let Some(tracked) = core.run_store.remove(&run) {
-                // Slurm has no time of the end of a revoked job.
-                let end = tracked
-                    .end
-                    .as_ref()
-                    .filter(|end| end.at < oldest && end.event != Some(EventType::JobRevoked));
-                if let Some(end) = end.filter(|_| tracked.has_certain_end()) {
-                    core.meta.removed_until = core.meta.removed_until.max(end.at);
+            let Some(tracked) = core.run_store.get(&run) else {
+                continue;
+            };
+            // Slurm has no time of the end of a revoked job.
+            let end = tracked
+                .end
+                .as_ref()
+                .filter(|end| end.at < oldest && end.event != Some(EventType::JobRevoked));
+            if let Some(end) = end.filter(|_| tracked.has_certain_end()) {
+                core.meta.removed_until = core.meta.removed_until.max(end.at);
+                if !core.stored.may_remove(end.at) {
+                    continue;
                 }
-                core.dirty.insert(Store::shard_of(&tracked));
-                core.last.remove(&run);
             }
+            core.dirty.insert(Store::shard_of(tracked));
+            core.run_store.remove(&run);
+            core.last.remove(&run);
         }
         metrics::runs(core.run_store.len());
     }

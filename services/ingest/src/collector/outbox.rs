@@ -27,6 +27,7 @@ pub(super) type PreviousRunStates = BTreeMap<RunKey, Option<RunState>>;
 pub(super) struct StoredProgress {
     published: u64,
     backlog_from: Option<i64>,
+    removed_until: i64,
 }
 
 impl StoredProgress {
@@ -34,7 +35,13 @@ impl StoredProgress {
         Self {
             published: meta.published,
             backlog_from: meta.backlog_from,
+            removed_until: meta.removed_until,
         }
+    }
+
+    /// Whether a run that ended then may be removed. Before it is stored that such runs were published, a restart would publish it again.
+    pub(super) const fn may_remove(&self, end: i64) -> bool {
+        end <= self.removed_until
     }
 
     /// Records a backlog that has grown: no write may take it for worked off before the runs that were found in it are stored.

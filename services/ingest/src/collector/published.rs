@@ -3,7 +3,7 @@
 //! What is published again has the same id, but a later record need not show the same: a run that loses its node in the second of its
 //! submission starts again under the same submit time (seen on 22.05), and a lookup whose answer was published may time out now.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
@@ -21,7 +21,15 @@ use crate::domain::{RunStore, restore};
 /// Clocks of NATS and of this host may differ this much.
 const MAX_CLOCK_DIFFERENCE: TimeDelta = TimeDelta::minutes(2);
 
-/// Adds what was published since the last stored poll to the run store, which has ended runs for `retention`. Returns the shards that it changed.
+/// What was published since the last stored poll.
+#[derive(Debug, Default)]
+pub(super) struct Published {
+    /// Shards of runs that it changed.
+    pub shards: BTreeSet<u32>,
+    pub ids: HashSet<String>,
+}
+
+/// Adds what was published since the last stored poll to the run store, which has ended runs for `retention`.
 ///
 /// Retries until success: without it, a second start of a run would be published with the id of the first one, and dropped as a repetition.
 ///
@@ -35,17 +43,17 @@ pub(super) async fn restore_published(
     retention: Duration,
     condition: &Condition,
     shutdown: &CancellationToken,
-) -> Result<BTreeSet<u32>, Error> {
-    let mut changed = BTreeSet::new();
+) -> Result<Published, Error> {
+    let mut published = Published::default();
     let mut backoff = BACKOFF;
     loop {
         let restored = async {
             let messages = unstored(bus, cluster, meta).await?;
-            restore_all(messages, run_store, retention, &mut changed).await
+            restore_all(messages, run_store, retention, &mut published).await
         };
         let Err(error) = restored.await else {
             condition.ok();
-            return Ok(changed);
+            return Ok(published);
         };
         let error = error_chain(&error);
         tracing::warn!(error, "published events not read, retrying");
@@ -62,22 +70,22 @@ async fn unstored(
     cluster: &str,
     meta: &Meta,
 ) -> Result<StoredMessages, mesh_bus::Error> {
-    let jobs = format!("slurm.{}.job.>", subject::token(cluster));
+    let subjects = format!("slurm.{}.>", subject::token(cluster));
     // A stream that was deleted and declared again counts from 1.
     if meta.published > 0 && bus.stream_state(SLURM_EVENTS).await?.last_sequence >= meta.published {
-        return Ok(bus.stored_messages_after(SLURM_EVENTS, jobs, meta.published));
+        return Ok(bus.stored_messages_after(SLURM_EVENTS, subjects, meta.published));
     }
     let before_jump = meta.ahead_from.unwrap_or(meta.watermark);
     let watermark =
         DateTime::from_timestamp(meta.watermark.min(before_jump), 0).unwrap_or_default();
-    Ok(bus.stored_messages_since(SLURM_EVENTS, jobs, watermark - MAX_CLOCK_DIFFERENCE))
+    Ok(bus.stored_messages_since(SLURM_EVENTS, subjects, watermark - MAX_CLOCK_DIFFERENCE))
 }
 
 async fn restore_all(
     mut stored: StoredMessages,
     run_store: &mut RunStore,
     retention: Duration,
-    changed: &mut BTreeSet<u32>,
+    published: &mut Published,
 ) -> Result<(), mesh_bus::Error> {
     let retention = i64::try_from(retention.as_secs()).unwrap_or(i64::MAX);
     loop {
@@ -99,9 +107,10 @@ async fn restore_all(
                     r#type = event.r#type,
                     "restored from the bus"
                 );
-                changed.insert(Store::shard_of(&state));
+                published.shards.insert(Store::shard_of(&state));
                 run_store.put(run, state);
             }
+            published.ids.insert(event.id);
         }
     }
 }
@@ -214,6 +223,32 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn an_event_whose_publication_was_not_confirmed_is_published_once_however_late_the_next_start_is()
+     {
+        let nats = NatsServer::start().await;
+        let collector = load(&nats).await;
+        let client = async_nats::connect(nats.url()).await.unwrap();
+        let jetstream = async_nats::jetstream::new(client);
+        let mut stream = jetstream.get_stream(SLURM_EVENTS).await.unwrap();
+        let mut config = stream.cached_info().config.clone();
+        config.duplicate_window = Duration::from_millis(100);
+        jetstream.update_stream(config).await.unwrap();
+        let gap = mesh_events::proto::mesh::capture::v1::CaptureEvent::default();
+        let kind = EventType::CaptureGapClosed;
+        collector.capture(kind, gap).await.unwrap();
+        // The bus no longer recognizes the id.
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        for published in [1, 1] {
+            load(&nats).await;
+            assert_eq!(stream.info().await.unwrap().state.messages, published);
+        }
+        // As if it had been killed before it published.
+        stream.purge().await.unwrap();
+        load(&nats).await;
+        assert_eq!(stream.info().await.unwrap().state.messages, 1);
+    }
+
+    #[tokio::test]
     async fn what_a_new_stream_has_is_restored_by_its_time() {
         let nats = NatsServer::start().await;
         let collector = load(&nats).await;
@@ -270,7 +305,7 @@ mod tests {
                 &shutdown,
             )
             .await;
-            (run_store, changed.unwrap())
+            (run_store, changed.unwrap().shards)
         });
         wait_for("it is not ready", Duration::from_secs(60), async || {
             health.problems().contains_key("ingest.state").then_some(())

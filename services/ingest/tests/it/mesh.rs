@@ -303,15 +303,15 @@ impl Mesh {
 
     /// Asserts that no fact was stored twice, and that each id was computed as in the catalogue.
     pub fn assert_no_duplicates(&self) {
-        let mut counts: HashMap<String, u32> = HashMap::new();
+        let mut by_id: HashMap<String, Vec<Event>> = HashMap::new();
         for event in self.events() {
             let identity = event.kind().unwrap().identity();
             let id_source = event.id_source.clone().unwrap_or_default();
             assert!(identity.allows(&id_source), "{event:?}");
-            *counts.entry(event.id).or_default() += 1;
+            by_id.entry(event.id.clone()).or_default().push(event);
         }
-        let twice: Vec<_> = counts.into_iter().filter(|(_, count)| *count > 1).collect();
-        assert_eq!(twice, [], "told twice");
+        by_id.retain(|_, same| same.len() > 1);
+        assert!(by_id.is_empty(), "told twice: {by_id:#?}");
     }
 }
 

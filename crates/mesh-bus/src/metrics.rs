@@ -22,6 +22,9 @@ const MESSAGE_AGE: &str = "mesh_bus_message_age_seconds";
 /// Consumers, streams and buckets found changed or deleted, by `stream`.
 pub(crate) const REPAIRED: &str = "mesh_bus_repairs_total";
 
+/// Times that messages were found removed before their time, by `stream`.
+pub(crate) const REMOVED: &str = "mesh_bus_removals_total";
+
 /// Whether this replica leads, by `service` and `cluster`.
 pub(crate) const LEADER: &str = "mesh_leader";
 
@@ -51,6 +54,10 @@ pub(crate) fn describe() {
     metrics::describe_counter!(
         REPAIRED,
         "Consumers, streams and buckets that other clients changed or deleted and that were repaired, by stream."
+    );
+    metrics::describe_counter!(
+        REMOVED,
+        "Times that messages were found removed before their time, as by a purge, by stream. They are lost."
     );
     metrics::describe_gauge!(
         LEADER,
@@ -112,6 +119,10 @@ impl ConsumerMetrics {
 
 pub(crate) fn repaired(stream: &str) {
     metrics::counter!(REPAIRED, "stream" => stream.to_owned()).increment(1);
+}
+
+pub(crate) fn removed(stream: &str) {
+    metrics::counter!(REMOVED, "stream" => stream.to_owned()).increment(1);
 }
 
 pub(crate) fn leader(service: &str, cluster: &str, state: LeadershipState) {

@@ -156,8 +156,8 @@ impl Bus {
         ))
     }
 
-    /// Compares a consumer every minute with what was asked for. Returns once it is another one, which nobody but another client with the
-    /// same rights can have done.
+    /// Compares a consumer every minute with what was asked for. Returns once it is gone, as after a restart of the server or without a
+    /// reader for a minute, or another one, which nobody but another client with the same rights can have done.
     async fn changed(self, stream: String, asked: pull::Config) {
         let name = asked.name.clone().unwrap_or_default();
         let asked = asked.into_consumer_config();
@@ -167,27 +167,27 @@ impl Bus {
                 .jetstream
                 .get_consumer_from_stream(&name, &stream)
                 .await;
-            let change = match &found {
+            let is_same = match &found {
                 Ok(found) => {
                     let config = &found.cached_info().config;
-                    let is_same = filters(config) == filters(&asked)
+                    filters(config) == filters(&asked)
                         && config.metadata.get(READER) == asked.metadata.get(READER)
-                        && config.headers_only == asked.headers_only;
-                    (!is_same).then_some("it was changed")
+                        && config.headers_only == asked.headers_only
                 }
-                Err(error) if is_absent(&error.kind()) => Some("it was deleted"),
+                // The reader opens another one.
+                Err(error) if is_absent(&error.kind()) => return,
                 // No answer.
-                Err(_) => None,
+                Err(_) => true,
             };
-            if let Some(change) = change {
+            if !is_same {
                 metrics::repaired(&stream);
                 tracing::error!(
                     stream,
                     consumer = name,
-                    "consumer replaced: {change} by another client"
+                    "consumer replaced: it was changed by another client"
                 );
                 self.status
-                    .repaired(format!("consumer {name} of {stream}: {change}"));
+                    .repaired(format!("consumer {name} of {stream}: it was changed"));
                 return;
             }
         }

@@ -13,7 +13,7 @@ use mesh_events::catalogue::{MESH_REPLAY, STREAMS};
 use time::OffsetDateTime;
 
 use crate::repair::filters;
-use crate::{Bus, Error, metrics};
+use crate::{BoxError, Bus, Error, metrics};
 
 /// The clocks of the servers may differ by this much.
 const CLOCK_TOLERANCE: Duration = Duration::from_secs(60);
@@ -40,9 +40,10 @@ struct StreamLook {
 }
 
 /// What a consumer has not delivered, and how many deliveries it has made.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Backlog {
     created: OffsetDateTime,
+    filters: Vec<String>,
     pending: u64,
     deliveries: u64,
 }
@@ -68,13 +69,17 @@ impl StreamLook {
         self.first_sequence > self.last_sequence
     }
 
+    /// The look of before, if it was at the stream that exists now.
+    fn earlier(&self, before: Option<Self>) -> Option<Self> {
+        before.filter(|before| before.created == self.created)
+    }
+
     /// Sequence after the last message that was removed too early since `before`, or ever.
     fn removed_before(
         &self,
         before: Option<&Self>,
         is_young: impl Fn(OffsetDateTime) -> bool,
     ) -> Option<u64> {
-        let before = before.filter(|before| before.created == self.created);
         let is_removed = match before {
             None => self.is_empty() && self.last_sequence > 0 && is_young(self.last_stored),
             Some(before) => {
@@ -90,8 +95,10 @@ impl StreamLook {
 
 impl Backlog {
     fn new(info: &Info) -> Self {
+        let filters = filters(&info.config).into_iter();
         Self {
             created: info.created,
+            filters: filters.map(str::to_owned).collect(),
             pending: info.num_pending,
             deliveries: info.delivered.consumer_sequence,
         }
@@ -99,7 +106,8 @@ impl Backlog {
 
     /// At least so many messages were removed undelivered since `before`: each delivery takes one at most.
     fn removed_since(&self, before: &Self) -> u64 {
-        if self.created != before.created {
+        // With other filters, other messages are pending.
+        if self.created != before.created || self.filters != before.filters {
             return 0;
         }
         let deliveries = self.deliveries.saturating_sub(before.deliveries);
@@ -124,8 +132,11 @@ fn is_young(stored: OffsetDateTime, config: &stream::Config) -> bool {
         || until.is_none_or(|until| until > OffsetDateTime::now_utc() + CLOCK_TOLERANCE)
 }
 
-/// Whether a consumer of the whole stream, which has nothing left, never got the last message.
-fn missed_the_last(info: &Info, stream: &StreamLook) -> bool {
+/// Whether a consumer of the whole stream, which has nothing left, never got the last message. Of one with filters that is unknown.
+fn lacks_the_last(info: &Info, stream: &StreamLook) -> bool {
+    if !filters(&info.config).is_empty() {
+        return false;
+    }
     let last_delivery = match info.delivered.last_active {
         Some(at) => at,
         // It delivered nothing yet.
@@ -141,7 +152,7 @@ impl Bus {
     pub(crate) async fn note_backlog(&self, stream: &str, name: &str, info: &Info) {
         let now = Backlog::new(info);
         let key = (stream.to_owned(), name.to_owned());
-        let before = self.removals.lock().consumers.insert(key, now);
+        let before = self.removals.lock().consumers.insert(key, now.clone());
         let removed = match &before {
             Some(before) => now.removed_since(before),
             None => 0,
@@ -161,9 +172,6 @@ impl Bus {
 
     /// Whether the stream was purged before the process began, as far as the server's own records show it.
     async fn is_purged_unread(&self, stream: &str, info: &Info) -> bool {
-        if !filters(&info.config).is_empty() {
-            return false;
-        }
         let Ok(found) = self.jetstream.get_stream(stream).await else {
             return false;
         };
@@ -173,48 +181,78 @@ impl Bus {
             && look.is_empty()
             && look.last_sequence > 0
             && is_young(look.last_stored, &found.config)
-            && missed_the_last(info, &look)
+            && lacks_the_last(info, &look)
     }
 
     /// Compares every stream with the last look at it, and the consumers of those whose messages are removed once they are handled. For
     /// connections that may provision.
     ///
     /// # Errors
-    /// If NATS does not answer.
+    /// The first one if NATS does not answer for a stream. The others are compared all the same.
     pub async fn note_removals(&self) -> Result<(), Error> {
+        let mut noted = Ok(());
         for stream in STREAMS {
-            let failed = || Error::jetstream("look for removed messages in", stream.name);
-            let found = self.jetstream.get_stream(stream.name).await;
-            let found = found.map_err(|source| failed()(source.into()))?;
-            if found.cached_info().config.retention == RetentionPolicy::WorkQueue {
-                let consumers = found.consumers().try_collect::<Vec<_>>().await;
-                for info in consumers.map_err(|source| failed()(source.into()))? {
-                    self.note_backlog(stream.name, &info.name, &info).await;
-                }
-            } else if keeps_its_messages(&found.cached_info().config) {
-                self.note_stream(found.cached_info());
+            noted = noted.and(Box::pin(self.note_removals_in(stream.name)).await);
+        }
+        noted
+    }
+
+    async fn note_removals_in(&self, name: &str) -> Result<(), Error> {
+        let found = self.jetstream.get_stream(name).await;
+        let found = found.map_err(|source| failed(name, source.into()))?;
+        let config = &found.cached_info().config;
+        if config.retention == RetentionPolicy::WorkQueue {
+            for info in consumers(&found).await? {
+                self.note_backlog(name, &info.name, &info).await;
+            }
+            return Ok(());
+        }
+        if !keeps_its_messages(config) {
+            return Ok(());
+        }
+        let now = StreamLook::new(found.cached_info());
+        let seen = self.removals.lock().streams.get(name).copied();
+        let before = now.earlier(seen);
+        if let Some(sequence) =
+            now.removed_before(before.as_ref(), |stored| is_young(stored, config))
+        {
+            let message = format!(
+                "stream {name} was purged by another client: its messages before sequence {sequence} are lost"
+            );
+            // Every start finds an old purge again.
+            let matters = before.is_some() || {
+                let consumers = consumers(&found).await?;
+                consumers.iter().any(|info| lacks_the_last(info, &now))
+            };
+            if matters {
+                self.report_removal(name, message);
+            } else {
+                tracing::info!(
+                    stream = name,
+                    "{message}; no consumer is known to lack them"
+                );
             }
         }
+        self.removals.lock().streams.insert(name.to_owned(), now);
         Ok(())
     }
 
-    fn note_stream(&self, info: &stream::Info) {
-        let (stream, now) = (&info.config.name, StreamLook::new(info));
-        let before = self.removals.lock().streams.insert(stream.clone(), now);
-        let is_young = |stored| is_young(stored, &info.config);
-        if let Some(sequence) = now.removed_before(before.as_ref(), is_young) {
-            self.report_removal(
-                stream,
-                format!("stream {stream} was purged by another client: its messages before sequence {sequence} are lost"),
-            );
-        }
-    }
-
     fn report_removal(&self, stream: &str, message: String) {
-        metrics::repaired(stream);
+        metrics::removed(stream);
         tracing::error!(stream, "{message}");
-        self.status.lost(message);
+        self.status.record(message);
     }
+}
+
+async fn consumers(stream: &stream::Stream) -> Result<Vec<Info>, Error> {
+    let found = stream.consumers().try_collect().await;
+    found.map_err(|source: stream::ConsumersError| {
+        failed(&stream.cached_info().config.name, source.into())
+    })
+}
+
+fn failed(stream: &str, source: BoxError) -> Error {
+    Error::jetstream("look for removed messages in", stream)(source)
 }
 
 #[cfg(test)]
@@ -240,7 +278,7 @@ mod tests {
     fn what_expires_is_no_purge() {
         // Messages stored after second 100 are young.
         let removed = |before: Option<StreamLook>, now: StreamLook| {
-            now.removed_before(before.as_ref(), |stored| stored > at(100))
+            now.removed_before(now.earlier(before).as_ref(), |stored| stored > at(100))
         };
         let empty_before = look((8, 0), (7, 50));
         let purged = look((8, 0), (7, 150));
@@ -288,6 +326,7 @@ mod tests {
     fn a_delivery_explains_one_message() {
         let backlog = |created, pending, deliveries| Backlog {
             created: at(created),
+            filters: vec!["a".to_owned()],
             pending,
             deliveries,
         };
@@ -302,5 +341,10 @@ mod tests {
         ] {
             assert_eq!(now.removed_since(&before), expected, "{now:?}");
         }
+        let narrower = Backlog {
+            filters: vec!["a.b".to_owned()],
+            ..backlog(0, 0, 5)
+        };
+        assert_eq!(narrower.removed_since(&before), 0);
     }
 }

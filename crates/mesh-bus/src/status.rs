@@ -118,11 +118,11 @@ impl Status {
     }
 
     pub(crate) fn repaired(&self, message: String) {
-        self.lost(format!("{message}; repaired"));
+        self.record(format!("{message}; repaired"));
     }
 
-    /// Records what cannot be repaired.
-    pub(crate) fn lost(&self, message: String) {
+    /// Records what was repaired, or cannot be.
+    pub(crate) fn record(&self, message: String) {
         let now = Utc::now();
         let mut inner = self.lock();
         inner.repairs.retain(|(at, _)| now - *at < REPAIR_AGE);

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use axum::Router;
 use serde::de::DeserializeOwned;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::api::{Coordinators, audited, metrics};
@@ -12,6 +13,8 @@ use crate::{ConfigError, ConfigFile, Health, MeshConfig, WatchedFiles};
 
 /// Interval of checks for missing streams and buckets.
 const RESTORE_INTERVAL: Duration = Duration::from_secs(5);
+/// Shortest time between two looks for removed messages, which ask about every stream.
+const REMOVALS_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Configuration, shutdown signal and health of a process. Cheap to clone.
 #[derive(Clone)]
@@ -84,9 +87,10 @@ impl Context {
         if bus.provisions() {
             let (bus, shutdown) = (bus.clone(), self.shutdown.clone());
             tokio::spawn(async move {
+                let mut next_look = Instant::now();
                 while !shutdown.is_cancelled() {
                     if bus.connected()
-                        && let Err(error) = look_after_streams(&bus).await
+                        && let Err(error) = look_after_streams(&bus, &mut next_look).await
                     {
                         tracing::debug!(
                             error = crate::error_chain(&error),
@@ -165,10 +169,17 @@ impl Context {
     }
 }
 
-/// Declares missing streams again, and reports messages that were removed.
-async fn look_after_streams(bus: &mesh_bus::Bus) -> Result<(), mesh_bus::Error> {
-    bus.redeclare_missing().await?;
-    Box::pin(bus.note_removals()).await
+/// Declares missing streams again, and reports messages that were removed if that is due. One is done also if the other fails.
+async fn look_after_streams(
+    bus: &mesh_bus::Bus,
+    next_look: &mut Instant,
+) -> Result<(), mesh_bus::Error> {
+    let declared = bus.redeclare_missing().await;
+    if Instant::now() < *next_look {
+        return declared;
+    }
+    *next_look = Instant::now() + REMOVALS_INTERVAL;
+    declared.and(Box::pin(bus.note_removals()).await)
 }
 
 #[cfg(test)]

@@ -249,6 +249,8 @@ async fn a_purge_is_noticed_in_every_stream_and_what_was_read_is_none() {
     other.note_removals().await.unwrap();
     let said = other.repairs().join("\n");
     assert!(said.contains("stream MESH_IN was purged"), "{said}");
+    // It has no consumer that lacks anything.
+    assert!(!said.contains("MESH_DEAD"), "{said}");
 }
 
 /// Changes the consumer of a reader, as a client with the reader's own rights can.

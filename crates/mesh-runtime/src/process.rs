@@ -151,20 +151,21 @@ async fn run<S: Service>(arguments: &Arguments) -> Result<(), BoxError> {
     if let Some(probe) = arguments.probe {
         return probe.ask(&socket).await;
     }
-    let telemetry = telemetry::init(S::NAME, &context.mesh.telemetry)?;
     shutdown_on_signals(shutdown, || {})?;
+    let telemetry = telemetry::init(S::NAME, &context.mesh.telemetry)?;
     // A database that hangs must not delay a stop.
     let started = context
         .shutdown
         .run_until_cancelled(start_service::<S>(&context));
     let result = match started.await {
-        Some(started) => {
-            let RunningService { router, run } = started?;
+        Some(Ok(RunningService { router, run })) => {
             tracing::info!(version = env!("CARGO_PKG_VERSION"), "{} started", S::NAME);
             run_api(&context, &socket, router, &telemetry, run).await
         }
+        Some(Err(error)) => Err(error),
         None => Ok(()),
     };
+    // Also after a failed start, whose logs say why.
     telemetry.flush(&context.mesh).await;
     result
 }

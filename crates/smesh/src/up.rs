@@ -66,14 +66,28 @@ pub async fn run(global: &Global, args: cli::Up) -> Result<ExitCode, Error> {
     admit(&mut context, &slurm_user);
 
     let own = context.mesh.nats.url.is_empty();
-    let child = if own {
-        let (cluster, nats) = (&context.mesh.cluster, &context.mesh.nats);
-        let stores = context.health.condition("smesh.nats-server");
-        Some(NatsChild::start(&data, cluster, nats, args.nats_port, stores, &shutdown).await?)
-    } else {
-        None
-    };
     let mesh = context.mesh.clone();
+    let started = if own {
+        let stores = context.health.condition("smesh.nats-server");
+        let starting = NatsChild::start(
+            &data,
+            &mesh.cluster,
+            &mesh.nats,
+            args.nats_port,
+            stores,
+            &shutdown,
+        );
+        starting.await.map(Some)
+    } else {
+        Ok(None)
+    };
+    let child = match started {
+        Ok(child) => child,
+        Err(error) => {
+            telemetry.flush(&mesh).await;
+            return Err(error);
+        }
+    };
     let serving = serve(context, &telemetry, child.as_ref(), &data, &slurm_user);
     let mut result = Box::pin(serving).await;
     shutdown.cancel();

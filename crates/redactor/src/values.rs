@@ -23,7 +23,8 @@ const PUBLIC_SEGMENTS: [&str; 12] = [
     "webhooks",
     "workflows",
 ];
-/// Minimum length of a part of a header's value to be a secret by itself. What follows a scheme is one, however short.
+/// Minimum length of a part of a header's value to be a secret by itself. What follows a scheme of `Authorization` is one from
+/// [`super::MIN_BYTES`] on.
 const MIN_PART: usize = 8;
 
 /// A set of secrets.
@@ -52,12 +53,17 @@ impl Values {
     }
 
     /// Adds the value of a header: the whole, and the token, password or cookie in it.
-    pub fn header(&mut self, value: &[u8]) {
+    pub fn header(&mut self, name: &str, value: &[u8]) {
         self.0.insert(value.to_owned());
         let Ok(text) = std::str::from_utf8(value) else {
             return;
         };
-        if let Some((scheme, credentials)) = text.trim().split_once([' ', '\t'])
+        // The two words of another header may be ordinary ones.
+        let has_scheme = ["authorization", "proxy-authorization"]
+            .iter()
+            .any(|known| name.eq_ignore_ascii_case(known));
+        if has_scheme
+            && let Some((scheme, credentials)) = text.trim().split_once([' ', '\t'])
             && is_scheme(scheme)
         {
             self.secret(credentials.trim());

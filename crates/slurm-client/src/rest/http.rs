@@ -171,7 +171,7 @@ impl Http {
         let mut value = value.ok_or_else(|| problem("it contains no token".to_owned()))?;
         value.set_sensitive(true);
         let mut secrets = Values::default();
-        secrets.header(value.as_bytes());
+        secrets.header("X-SLURM-USER-TOKEN", value.as_bytes());
         let token = Token {
             stamp,
             value,

@@ -107,8 +107,8 @@ impl Endpoint {
     pub fn secrets(&self) -> Values {
         let mut values = Values::default();
         values.address(&self.url, self.format.address_is_secret());
-        for (_, value) in &self.headers {
-            values.header(value.as_bytes());
+        for (name, value) in &self.headers {
+            values.header(name.as_str(), value.as_bytes());
         }
         for (_, secret) in self.format.secrets() {
             values.secret(secret.expose());

@@ -71,11 +71,29 @@ pub fn read(path: &Path) -> io::Result<String> {
     read_with_stamp(path).map(|(text, _)| text)
 }
 
+/// Reads a secret of a person, who names a file and may have been given it by its owner.
+///
+/// # Errors
+/// As [`read`], but whoever owns the file.
+pub fn read_of_any_owner(path: &Path) -> io::Result<String> {
+    read_checked(path, check_mode).map(|(text, _)| text)
+}
+
 /// Reads a secret and the stamp of its file.
 ///
 /// # Errors
 /// As [`read`].
 pub fn read_with_stamp(path: &Path) -> io::Result<(String, FileStamp)> {
+    read_checked(path, |file| {
+        check_owner(file)?;
+        check_mode(file)
+    })
+}
+
+fn read_checked(
+    path: &Path,
+    check: impl FnOnce(&Metadata) -> Result<(), UnsafeFile>,
+) -> io::Result<(String, FileStamp)> {
     // Opened once: the file that is checked is the one that is read.
     let file = File::open(path)?;
     let about = file.metadata()?;
@@ -88,15 +106,21 @@ pub fn read_with_stamp(path: &Path) -> io::Result<(String, FileStamp)> {
     Ok((text, FileStamp::from(&about)))
 }
 
-/// Checks that a file with a secret is safe from others. A group of this process may read and change it: Kubernetes gives volumes and
-/// secrets to the group of the pod (`fsGroup`), mode 0440 or 0660.
+/// Checks that nobody can read and replace a file with a secret as its owner.
 ///
 /// A process of root, such as a hook or a command of the administrator, uses the files of the services' user, whoever that is.
-fn check(file: &Metadata) -> Result<(), UnsafeFile> {
+fn check_owner(file: &Metadata) -> Result<(), UnsafeFile> {
     let uid = file.uid();
-    if !is_trusted(uid, rustix::process::geteuid().as_raw()) {
-        return Err(UnsafeFile::Foreign { uid });
+    if is_trusted(uid, rustix::process::geteuid().as_raw()) {
+        Ok(())
+    } else {
+        Err(UnsafeFile::Foreign { uid })
     }
+}
+
+/// Checks that the mode of a file with a secret keeps others out. A group of this process may read and change it: Kubernetes gives volumes
+/// and secrets to the group of the pod (`fsGroup`), mode 0440 or 0660.
+fn check_mode(file: &Metadata) -> Result<(), UnsafeFile> {
     let mode = file.mode() & 0o7777;
     let by_group = mode & 0o070 != 0 && !is_own_group(file.gid());
     if mode & 0o007 != 0 || by_group {
@@ -140,6 +164,7 @@ mod tests {
             (0o601, false),
         ] {
             set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+            assert_eq!(read_of_any_owner(&path).is_ok(), used, "{mode:o}");
             match read(&path) {
                 Ok(text) => assert!(used && text == "s3cret\n", "{mode:o}"),
                 Err(error) => {

@@ -104,7 +104,8 @@ impl Drop for HiddenInput {
 }
 
 fn read_file(file: &Path) -> Result<String, Error> {
-    let text = secret_file::read(file).map_err(|source| Error::io("read", file, source))?;
+    let text =
+        secret_file::read_of_any_owner(file).map_err(|source| Error::io("read", file, source))?;
     given(&file.display().to_string(), &text)
 }
 

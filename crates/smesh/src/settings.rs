@@ -100,9 +100,8 @@ pub fn socket(context: &Context) -> PathBuf {
 pub fn client(global: &Global) -> Result<Client, Error> {
     if let Some(url) = &global.url {
         let token = match (&global.token_file, std::env::var("SMESH_TOKEN")) {
-            (Some(file), _) => {
-                secret_file::read(file).map_err(|source| Error::io("read token", file, source))?
-            }
+            (Some(file), _) => secret_file::read_of_any_owner(file)
+                .map_err(|source| Error::io("read token", file, source))?,
             (None, Ok(token)) if !token.trim().is_empty() => token,
             (None, _) => {
                 return Err(Error::Usage(

@@ -72,6 +72,12 @@ impl LeakyBucket {
         wait
     }
 
+    /// Puts back permits that were taken and not used.
+    pub fn put_back(&mut self, permits: u32) {
+        let refill = (self.every * permits).min(self.period);
+        self.full_at = self.full_at.and_then(|at| at.checked_sub(refill));
+    }
+
     /// Takes a permit if there is one.
     pub fn try_take(&mut self, now: Instant) -> bool {
         let has_permit = self.wait_for(1, now).is_zero();
@@ -137,5 +143,9 @@ mod tests {
         assert!(bucket.is_full(refilled) && !bucket.is_full(now));
         assert_eq!(bucket.take(u32::MAX, refilled), Duration::ZERO);
         assert!(!bucket.try_take(refilled));
+        bucket.put_back(1);
+        assert!(bucket.try_take(refilled) && !bucket.try_take(refilled));
+        bucket.put_back(u32::MAX);
+        assert!(bucket.is_full(refilled));
     }
 }

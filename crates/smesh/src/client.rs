@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::Stream;
-use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE};
+use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, RETRY_AFTER};
 use reqwest::{Certificate, Method, Response, redirect};
 use secrecy::{ExposeSecret as _, SecretString};
 use serde_json::Value;
@@ -208,10 +208,10 @@ impl Client {
 
     async fn document(&self, response: Response) -> Result<Value, Error> {
         let status = response.status();
-        let body = self.body(response).await?;
         if !status.is_success() {
-            return Err(refusal(status.as_u16(), &body));
+            return Err(self.refusal(response).await);
         }
+        let body = self.body(response).await?;
         if body.is_empty() {
             return Ok(Value::Null);
         }
@@ -224,12 +224,11 @@ impl Client {
     /// As [`Client::get`].
     pub async fn download(&self, path: &str, query: &Query) -> Result<Download, Error> {
         let response = self.send(Method::GET, path, query).await?;
-        let status = response.status();
-        if status.is_success() {
+        if response.status().is_success() {
             let client = self.clone();
             return Ok(Download { client, response });
         }
-        Err(refusal(status.as_u16(), &self.body(response).await?))
+        Err(self.refusal(response).await)
     }
 
     /// Follows `/v1/events/stream`: entries after a sequence, as they are appended.
@@ -290,6 +289,32 @@ impl Client {
         response.map_err(|error| self.unreachable(&error))
     }
 
+    /// What an answer says that is no success.
+    async fn refusal(&self, response: Response) -> Error {
+        let status = response.status().as_u16();
+        let retry_after = response.headers().get(RETRY_AFTER);
+        let retry_after = retry_after.and_then(|value| value.to_str().ok()?.parse().ok());
+        let body = match self.body(response).await {
+            Ok(body) => body,
+            Err(error) => return error,
+        };
+        let problem: Option<Value> = serde_json::from_slice(&body).ok();
+        let detail = problem
+            .as_ref()
+            .and_then(|problem| problem["detail"].as_str())
+            .map(str::to_owned);
+        Error::Refused {
+            status,
+            detail: detail.unwrap_or_else(|| {
+                format!(
+                    "slurm-mesh answers HTTP {status}: {:.200}",
+                    String::from_utf8_lossy(&body)
+                )
+            }),
+            retry_after,
+        }
+    }
+
     /// The address is named already, so only the causes of the error are.
     fn unreachable(&self, error: &reqwest::Error) -> Error {
         let cause = std::error::Error::source(error);
@@ -323,23 +348,6 @@ pub fn segment(text: &str) -> String {
             _ => format!("%{byte:02X}"),
         })
         .collect()
-}
-
-fn refusal(status: u16, body: &[u8]) -> Error {
-    let problem: Option<Value> = serde_json::from_slice(body).ok();
-    let detail = problem
-        .as_ref()
-        .and_then(|problem| problem["detail"].as_str())
-        .map(str::to_owned);
-    Error::Refused {
-        status,
-        detail: detail.unwrap_or_else(|| {
-            format!(
-                "slurm-mesh answers HTTP {status}: {:.200}",
-                String::from_utf8_lossy(body)
-            )
-        }),
-    }
 }
 
 /// Takes the next event from a text/event-stream. `None` if no complete event has arrived. Comments only keep the connection alive.

@@ -31,6 +31,8 @@ pub enum Error {
         status: u16,
         /// Text of the API's error.
         detail: String,
+        /// After how many seconds it may be asked again.
+        retry_after: Option<u64>,
     },
     /// The API's answer has an unexpected form.
     #[error(

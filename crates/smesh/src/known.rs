@@ -288,6 +288,7 @@ async fn continues(
         Err(Error::Refused {
             status: 400 | 404 | 500,
             detail,
+            ..
         }) => return Ok(Err(format!("{unproven}: {detail}"))),
         Err(error) => return Err(error),
     };
@@ -315,7 +316,11 @@ pub async fn guard(client: &Client) -> Result<(), Error> {
             Err(refusal(client, &file, &reason, &known))
         }
         Ok(Seen::Nothing | Seen::Known(_)) | Err(Error::Unreachable { .. }) => Ok(()),
-        Err(Error::Refused { status, detail }) => {
+        Err(Error::Refused {
+            status,
+            detail,
+            retry_after,
+        }) => {
             let address = client.address().to_string();
             match file.read()?.at(&address) {
                 // There is nothing to compare with.
@@ -325,6 +330,7 @@ pub async fn guard(client: &Client) -> Result<(), Error> {
                     detail: format!(
                         "the ledger at {address} cannot be compared with its earlier checkpoint: {detail}"
                     ),
+                    retry_after,
                 }),
             }
         }

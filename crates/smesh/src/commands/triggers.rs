@@ -2,6 +2,7 @@
 
 use std::io::Read as _;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -13,6 +14,8 @@ use crate::{settings, show};
 
 /// Beginning of the keys of runs.
 const KEY_PREFIX: &str = "smesh:1:";
+/// How long `smesh publish` waits in all if the caller has published too much.
+const MAX_WAIT: Duration = Duration::from_secs(60);
 
 pub(super) async fn run(global: &Global, args: Triggers) -> Result<ExitCode, Error> {
     let client = settings::client(global)?;
@@ -127,12 +130,34 @@ pub(super) async fn publish(global: &Global, args: Publish) -> Result<ExitCode, 
     if let Some(job) = args.job {
         body["job_id"] = job.into();
     }
-    let answer = client
-        .send_json(Method::POST, "/v1/in", Some(&body), &[])
-        .await?;
+    let mut left = MAX_WAIT;
+    let answer = loop {
+        let sent = client
+            .send_json(Method::POST, "/v1/in", Some(&body), &[])
+            .await;
+        let Some(wait) = sent.as_ref().err().and_then(|error| wait(error, left)) else {
+            break sent?;
+        };
+        tokio::time::sleep(wait).await;
+        left -= wait;
+    };
     print(global, &answer, |answer| {
         format!("event {}", show::clean(&show::value(&answer["ids"][0])))
     })
+}
+
+/// How long to wait before a request is repeated that was refused because of a limit. `None` if that is not the cause, or too long.
+fn wait(error: &Error, left: Duration) -> Option<Duration> {
+    let Error::Refused {
+        status: 429,
+        retry_after: Some(seconds),
+        ..
+    } = error
+    else {
+        return None;
+    };
+    let wait = Duration::from_secs((*seconds).max(1));
+    (wait <= left).then_some(wait)
 }
 
 async fn list(
@@ -335,6 +360,33 @@ fn add_lines(lines: &mut Vec<String>, depth: usize, value: &Value, besides: &[&s
                 let text = show::clean(&show::value(value));
                 lines.push(format!("{indent}{key}: {text}"));
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_refused_by_a_rate_is_sent_again_and_nothing_else() {
+        let refused = |status, retry_after| Error::Refused {
+            status,
+            detail: String::new(),
+            retry_after,
+        };
+        let seconds = Duration::from_secs;
+        for (error, left, expected) in [
+            (refused(429, Some(7)), seconds(60), Some(seconds(7))),
+            (refused(429, Some(0)), seconds(60), Some(seconds(1))),
+            (refused(429, Some(7)), seconds(6), None),
+            (refused(429, Some(3_600)), seconds(60), None),
+            (refused(429, None), seconds(60), None),
+            // The event may be on the bus.
+            (refused(503, Some(5)), seconds(60), None),
+            (Error::Usage(String::new()), seconds(60), None),
+        ] {
+            assert_eq!(wait(&error, left), expected, "{error:?}");
         }
     }
 }

@@ -23,16 +23,10 @@ pub(super) async fn run(global: &Global, args: &cli::Why) -> Result<ExitCode, Er
     let answer = match client.get(&path, &Query::new()).await {
         Ok(answer) => answer,
         // Not in the queue, and not for the last day: the ledger may have its end.
-        Err(Error::Refused {
-            status: 404,
-            detail,
-        }) => {
+        Err(refused @ Error::Refused { status: 404, .. }) => {
             let path = format!("/v1/jobs/{cluster}/{job}");
             let Ok(history) = client.get(&path, &Query::new()).await else {
-                return Err(Error::Refused {
-                    status: 404,
-                    detail,
-                });
+                return Err(refused);
             };
             if global.json {
                 show::line(&history)?;

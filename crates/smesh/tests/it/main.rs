@@ -18,6 +18,7 @@ mod mesh;
 mod monitor;
 mod nats;
 mod others;
+mod publish;
 mod published;
 mod queue;
 mod recovered;

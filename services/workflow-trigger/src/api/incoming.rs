@@ -13,7 +13,7 @@ use serde_json::Value;
 use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 
-use super::allowance::Sender;
+use super::allowance::{Exceeded, Need, Sender};
 use super::{Api, internal};
 use crate::adapters;
 use crate::config::secrets;
@@ -83,8 +83,10 @@ pub(super) async fn receive(
         Problem::unavailable("requests cannot be checked now", RETRY_AFTER)
     })?;
     let events = api.events(source, signature, &secrets, &headers, &body)?;
-    api.allow(Sender::Source(&name), &events)?;
-    api.publish(&events).await
+    let (sender, need) = (Sender::Source(&name), Need::of(&events));
+    api.allow(sender, need)?;
+    let answer = api.publish(&events).await;
+    api.return_unused(sender, need, answer)
 }
 
 /// An event of a person, or of a job.
@@ -110,19 +112,12 @@ pub(super) async fn publish(
         None => uuid::Uuid::new_v4().to_string(),
     };
     let id = format!("{user}:{id}");
-    let mut event =
-        IncomingEvent::new(&api.cluster, PUBLISHED, &id, kind, Utc::now(), request.data);
-    api.allow(Sender::User(&user), std::slice::from_ref(&event))?;
-    api.leave_room().await?;
-    // What a job publishes continues the job's chain.
-    if let Some(job_id) = request.job_id {
-        let chain = api.store.chain_of_job(&api.cluster, job_id, &user).await;
-        if let Some(chain) = chain.map_err(internal)? {
-            chain.continued_by(&mut event);
-        }
-    }
-    event.user = user;
-    api.publish(&[event]).await
+    let event = IncomingEvent::new(&api.cluster, PUBLISHED, &id, kind, Utc::now(), request.data);
+    let (sender, need) = (Sender::User(&user), Need::of(std::slice::from_ref(&event)));
+    // Before the bus and the database are asked: who sends too much costs them nothing.
+    api.allow(sender, need)?;
+    let answer = api.publish_of(&user, request.job_id, event).await;
+    api.return_unused(sender, need, answer)
 }
 
 impl Api {
@@ -167,23 +162,58 @@ impl Api {
         })
     }
 
-    /// Refuses what exceeds the sender's rates.
-    fn allow(&self, sender: Sender<'_>, events: &[IncomingEvent]) -> Result<(), Problem> {
-        let bytes = events.iter().map(|event| event.to_bytes().len()).sum();
-        let taken = self
-            .allowances
-            .take(sender, events.len(), bytes, Instant::now());
-        taken.map_err(|wait| {
+    /// Refuses what exceeds the sender's limits.
+    fn allow(&self, sender: Sender<'_>, need: Need) -> Result<(), Problem> {
+        let taken = self.allowances.take(sender, need, Instant::now());
+        taken.map_err(|exceeded| {
             metrics::incoming("limited");
             let whose = match sender {
                 Sender::User(_) => "user",
                 Sender::Source(_) => "source",
             };
-            Problem::too_many(
-                format!("too many events or bytes: see workflow-trigger.limits.{whose}_events_per_minute and {whose}_bytes_per_minute"),
-                wait.as_secs() + 1,
-            )
+            let (problem, wait) = match exceeded {
+                Exceeded::Rate(wait) => (
+                    format!("too many events or bytes: see workflow-trigger.limits.{whose}_events_per_minute and {whose}_bytes_per_minute"),
+                    wait,
+                ),
+                Exceeded::Share(wait) => {
+                    let share = self.allowances.of_stream;
+                    let (size, days) = (share.bytes.get() >> 20, share.period.as_secs() / 86_400);
+                    let problem = format!(
+                        "too many bytes: a user's share of MESH_IN is {size} MiB in {days} days, which no key changes; publish where data is stored, not the data"
+                    );
+                    (problem, wait)
+                }
+            };
+            Problem::too_many(problem, wait.as_secs() + 1)
         })
+    }
+
+    /// Passes an answer on. What was not published is not counted.
+    fn return_unused(&self, sender: Sender<'_>, need: Need, answer: Answer) -> Answer {
+        if answer.is_err() {
+            self.allowances.give_back(sender, need);
+        }
+        answer
+    }
+
+    /// Publishes an event of a user.
+    async fn publish_of(
+        &self,
+        user: &str,
+        job_id: Option<u32>,
+        mut event: IncomingEvent,
+    ) -> Answer {
+        self.leave_room().await?;
+        // What a job publishes continues the job's chain.
+        if let Some(job_id) = job_id {
+            let chain = self.store.chain_of_job(&self.cluster, job_id, user).await;
+            if let Some(chain) = chain.map_err(internal)? {
+                chain.continued_by(&mut event);
+            }
+        }
+        user.clone_into(&mut event.user);
+        self.publish(&[event]).await
     }
 
     /// Leaves room for sources: people may not fill the stream.

@@ -78,7 +78,7 @@ impl Providers {
     pub(super) async fn shut_down(self, within: Duration) {
         let (done, ended) = oneshot::channel();
         // The exporters' threads need the runtime's workers: never shut them down on one of them. Nor on one of the threads whose end the
-        // process awaits: a provider may block for longer than it is told to.
+        // process awaits: a provider may block for longer than it was asked to.
         std::thread::spawn(move || {
             self.shut_down_now(within);
             // Nobody waits any more.

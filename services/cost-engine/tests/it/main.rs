@@ -4,7 +4,10 @@
 
 mod accrual;
 mod api;
+mod bills;
 mod budgets;
+mod budgets_api;
+mod committed;
 mod costs;
 mod crash;
 mod damaged;

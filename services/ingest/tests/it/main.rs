@@ -13,6 +13,7 @@ mod drift;
 mod finished;
 mod forged;
 mod forgotten;
+mod forgotten_tasks;
 mod full;
 mod gaps;
 mod genuine;

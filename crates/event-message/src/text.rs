@@ -36,9 +36,10 @@ pub fn unpriced(runs: u64) -> String {
 }
 
 /// Used part of a budget in percent. `None` if it is not known, because nothing that counts has a price. Events of first versions have
-/// no 0: there only a use with runs without a price is not known.
+/// no 0: there only a use with runs without a price and nothing settled is not known.
 pub fn used_percent(quota: &Quota) -> Option<u64> {
-    let zero = (quota.unpriced_runs == 0).then_some(0);
+    let is_used = quota.unpriced_runs == 0 || quota.settled.is_some();
+    let zero = is_used.then_some(0);
     quota.percent.or(zero)
 }
 

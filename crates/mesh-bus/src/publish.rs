@@ -1,14 +1,15 @@
 //! Publishing: complete when JetStream has stored the message.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_nats::HeaderMap;
 use async_nats::jetstream::context::{PublishAckFuture, PublishError, PublishErrorKind};
 use bytes::Bytes;
+use chrono::{DateTime, TimeDelta, Utc};
 use futures_util::{TryStreamExt as _, stream};
-use mesh_events::catalogue::MESH_REPLAY;
+use mesh_events::catalogue::{MESH_REPLAY, SLURM_EVENTS};
 use mesh_events::cloudevents::{Attributes, HEADER_REPLAY};
 use mesh_events::{Event, subject};
 use prost::Message as _;
@@ -19,6 +20,9 @@ use crate::{Backoff, Bus, Error, metrics, trace};
 
 /// Limit of entities that [`Bus::publish_all`] publishes at the same time.
 const MAX_IN_FLIGHT_PUBLISHES: usize = 256;
+
+/// The clock of a process may have been ahead of the server's by this much.
+const MAX_CLOCK_DIFFERENCE: TimeDelta = TimeDelta::days(1);
 
 /// JetStream's receipt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -232,6 +236,53 @@ impl Bus {
                 return Err(Error::Cancelled);
             }
         }
+    }
+
+    /// Publishes the events of an outbox that SLURM_EVENTS lacks: a process that was killed may have published them. The server recognizes a
+    /// repetition only for the stream's deduplication window. If the stream cannot be read, all are published.
+    ///
+    /// # Errors
+    /// As [`Bus::publish_all`].
+    pub async fn publish_outbox(
+        &self,
+        mut events: Vec<Event>,
+        shutdown: &CancellationToken,
+    ) -> Result<(), Error> {
+        match self.stored_ids(&events).await {
+            Ok(stored) => events.retain(|event| !stored.contains(&event.id)),
+            Err(error) => tracing::warn!(
+                error = &error as &dyn std::error::Error,
+                "events not looked for on the bus; those of the last process may be published twice"
+            ),
+        }
+        self.publish_all(events, shutdown).await.map(drop)
+    }
+
+    /// Ids of these events, and of others of their subjects, that SLURM_EVENTS has.
+    async fn stored_ids(&self, events: &[Event]) -> Result<HashSet<String>, Error> {
+        let times = events.iter().filter_map(|event| event.observed_at.as_ref());
+        let oldest = times.map(|at| at.seconds).min().unwrap_or_default();
+        let since = DateTime::from_timestamp(oldest, 0).unwrap_or_default() - MAX_CLOCK_DIFFERENCE;
+        let subjects: BTreeSet<String> = events
+            .iter()
+            .filter_map(|event| subject::of(event).ok())
+            .collect();
+        let mut ids = HashSet::new();
+        for subject in subjects {
+            let mut stored =
+                self.stored_messages_since(SLURM_EVENTS, subject, since.min(Utc::now()));
+            loop {
+                let messages = stored.next().await?;
+                if messages.is_empty() {
+                    break;
+                }
+                let found = messages
+                    .iter()
+                    .filter_map(|message| Event::from_bytes(&message.body).ok());
+                ids.extend(found.map(|event| event.id));
+            }
+        }
+        Ok(ids)
     }
 
     /// Publishes many events until all are stored. Events of one entity keep their order, with one unacknowledged at a time; different

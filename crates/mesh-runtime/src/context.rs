@@ -178,8 +178,11 @@ async fn look_after_streams(
     if Instant::now() < *next_look {
         return declared;
     }
-    *next_look = Instant::now() + REMOVALS_INTERVAL;
-    declared.and(Box::pin(bus.note_removals()).await)
+    let looked = Box::pin(bus.note_removals()).await;
+    if looked.is_ok() {
+        *next_look = Instant::now() + REMOVALS_INTERVAL;
+    }
+    declared.and(looked)
 }
 
 #[cfg(test)]

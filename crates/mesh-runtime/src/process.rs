@@ -165,7 +165,10 @@ async fn run<S: Service>(arguments: &Arguments) -> Result<(), BoxError> {
         Some(Err(error)) => Err(error),
         None => Ok(()),
     };
-    // Also after a failed start, whose logs say why.
+    if let Err(error) = &result {
+        // Also where only the exported logs are read.
+        tracing::error!(error = error_chain(error.as_ref()), "{} ended", S::NAME);
+    }
     telemetry.flush(&context.mesh).await;
     result
 }

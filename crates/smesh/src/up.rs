@@ -53,6 +53,23 @@ pub async fn run(global: &Global, args: cli::Up) -> Result<ExitCode, Error> {
             service: "telemetry",
             source,
         })?;
+    let mesh = context.mesh.clone();
+    let ended = Box::pin(supervise(context, &telemetry, args.nats_port, shutdown)).await;
+    if let Err(error) = &ended {
+        // Also where only the exported logs are read.
+        tracing::error!(error = mesh_runtime::error_chain(error), "smesh up ended");
+    }
+    telemetry.flush(&mesh).await;
+    ended.map(|()| ExitCode::SUCCESS)
+}
+
+/// Starts nats-server, unless it has an address, and the services, and stops them.
+async fn supervise(
+    mut context: Context,
+    telemetry: &telemetry::Telemetry,
+    nats_port: Option<u16>,
+    shutdown: CancellationToken,
+) -> Result<(), Error> {
     let data = Arc::new(DataDir::prepare(&context.mesh.data_dir)?);
     let at_once = {
         let data = Arc::clone(&data);
@@ -66,37 +83,21 @@ pub async fn run(global: &Global, args: cli::Up) -> Result<ExitCode, Error> {
     admit(&mut context, &slurm_user);
 
     let own = context.mesh.nats.url.is_empty();
-    let mesh = context.mesh.clone();
-    let started = if own {
+    let child = if own {
+        let (cluster, nats) = (&context.mesh.cluster, &context.mesh.nats);
         let stores = context.health.condition("smesh.nats-server");
-        let starting = NatsChild::start(
-            &data,
-            &mesh.cluster,
-            &mesh.nats,
-            args.nats_port,
-            stores,
-            &shutdown,
-        );
-        starting.await.map(Some)
+        Some(NatsChild::start(&data, cluster, nats, nats_port, stores, &shutdown).await?)
     } else {
-        Ok(None)
+        None
     };
-    let child = match started {
-        Ok(child) => child,
-        Err(error) => {
-            telemetry.flush(&mesh).await;
-            return Err(error);
-        }
-    };
-    let serving = serve(context, &telemetry, child.as_ref(), &data, &slurm_user);
+    let serving = serve(context, telemetry, child.as_ref(), &data, &slurm_user);
     let mut result = Box::pin(serving).await;
     shutdown.cancel();
     // Stopped last, so that the services can still acknowledge their messages.
     if let Some(child) = child {
         result = result.and(child.stop().await);
     }
-    telemetry.flush(&mesh).await;
-    result.map(|()| ExitCode::SUCCESS)
+    result
 }
 
 /// `--check-config`: checks what a start needs, and changes nothing.

@@ -47,7 +47,6 @@ pub use self::lost_state::LostState;
 use self::open_lookups::{OpenLookup, OpenTaskLookup};
 use self::outbox::StoredProgress;
 use self::payload_cache::PayloadCache;
-use self::published::Published;
 pub use self::republish::{Window, without_usage};
 pub(crate) use self::unseen_ids::MAX_CLOCK_SKEW_SECS;
 use self::unseen_ids::UnseenWaits;
@@ -185,6 +184,8 @@ impl Collector {
             ..Meta::default()
         });
         capture::count_outbox(&mut meta, &loaded.outbox);
+        let republished = loaded.outbox.len();
+        bus.publish_outbox(loaded.outbox, &shutdown).await?;
         if is_new {
             // Else a start after a kill during the very first poll would take what was submitted meanwhile for older than capture.
             store.write_meta(&meta, &[], NO_TIMEOUT).await?;
@@ -201,12 +202,7 @@ impl Collector {
             &condition,
             &shutdown,
         );
-        let Published { shards, ids } = restored.await?;
-        let mut dirty = shards;
-        // The bus recognizes a repetition for some minutes only.
-        loaded.outbox.retain(|event| !ids.contains(&event.id));
-        let republished = loaded.outbox.len();
-        bus.publish_all(loaded.outbox, &shutdown).await?;
+        let mut dirty = restored.await?;
         // Else each start would publish these again, until something else in their shard changes.
         dirty.extend(loaded.unconfirmed);
         // Before the first poll moves the watermark; both are stored with one write.

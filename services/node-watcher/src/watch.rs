@@ -105,7 +105,7 @@ impl Watcher {
         let mut store = Store::load(&self.bus, &self.cluster).await?;
         let mut list = NodeListPublisher::take_over(&self.bus, &self.cluster).await?;
         // Events that were written before a crash, but may not have been published.
-        self.publish(store.outbox(), stop).await?;
+        self.bus.publish_outbox(store.outbox(), stop).await?;
         store.settle().await?;
         self.state_health.ok();
         let mut nodes = store.nodes();

@@ -68,8 +68,8 @@ pub fn permissions(role: &str, cluster: &str) -> Option<Permissions> {
         subscribe: vec![format!("{}.>", inbox_prefix(role))],
     };
     match role {
-        // What it published and had not stored before a crash.
-        "ingest" => permissions
+        // What they published and had not stored before a crash.
+        "ingest" | "node-watcher" => permissions
             .publish
             .push(format!("$JS.API.DIRECT.GET.{SLURM_EVENTS}")),
         "ledger" => permissions.publish.extend(ledger_api()),

@@ -2,6 +2,7 @@
 //!
 //! Each has a bounded queue and a thread of its own: a collector that is gone, or does not answer, costs what was not sent, and nothing else.
 
+use std::sync::mpsc;
 use std::time::Duration;
 
 use opentelemetry::KeyValue;
@@ -91,24 +92,35 @@ impl Providers {
         }
     }
 
-    /// Blocks.
+    /// Blocks. The logs have the second half of the time, also if the other two take longer than theirs.
     fn shut_down_now(self, within: Duration) {
         let Self {
             traces,
             metrics,
             logs,
         } = self;
-        // Logs last: the other two may log.
-        std::thread::scope(|scope| {
-            if let Some(traces) = traces {
-                scope.spawn(move || report("spans", traces.shutdown_with_timeout(within)));
-            }
-            if let Some(metrics) = metrics {
-                scope.spawn(move || report("metrics", metrics.shutdown_with_timeout(within)));
-            }
-        });
+        let half = within / 2;
+        let (running, ended) = mpsc::channel::<()>();
+        if let Some(traces) = traces {
+            let running = running.clone();
+            std::thread::spawn(move || {
+                report("spans", traces.shutdown_with_timeout(half));
+                drop(running);
+            });
+        }
+        if let Some(metrics) = metrics {
+            let running = running.clone();
+            std::thread::spawn(move || {
+                report("metrics", metrics.shutdown_with_timeout(half));
+                drop(running);
+            });
+        }
+        drop(running);
+        // Nothing is sent: the channel is closed once both threads have ended.
+        ended.recv_timeout(half).unwrap_or_default();
+        // Last, because the other two may log.
         if let Some(logs) = logs {
-            report("logs", logs.shutdown_with_timeout(within));
+            report("logs", logs.shutdown_with_timeout(half));
         }
     }
 }

@@ -334,12 +334,12 @@ fn live(answer: &Value) -> String {
         .to_vec(),
     ];
     for job in answer["jobs"].as_array().into_iter().flatten() {
-        let problem = show::value(&job["problem"]);
+        let has_problem = !show::value(&job["problem"]).is_empty();
         let money = |key: &str| {
-            if problem.is_empty() {
-                amount(&job[key], &currency)
-            } else {
+            if has_problem && job[key].is_null() {
                 "no price".to_owned()
+            } else {
+                amount(&job[key], &currency)
             }
         };
         rows.push(vec![
@@ -361,7 +361,10 @@ fn live(answer: &Value) -> String {
     if !burn_rate.is_null() {
         lines.push(format!("{} per hour now", amount(burn_rate, &currency)));
     }
-    lines.extend(show::unpriced(unpriced_runs(answer)));
+    // Of the sum above; the number in the answer is about the cost so far.
+    let jobs = answer["jobs"].as_array().into_iter().flatten();
+    let unpriced = jobs.filter(|job| job["burn_rate_micros"].is_null()).count();
+    lines.extend(show::unpriced(unpriced as u64));
     lines.join("\n")
 }
 
@@ -480,5 +483,20 @@ mod tests {
         let last = text.lines().last();
         assert_eq!(last, Some("1 run has no price and is not included"));
         assert!(!text.contains("per hour now"), "{text}");
+    }
+
+    #[test]
+    fn a_running_job_may_have_a_cost_so_far_and_no_price_per_hour() {
+        let priced = json!({"job": "7", "burn_rate_micros": "2000000", "accrued_micros": "1000000", "estimated_micros": "4000000"});
+        let large = json!({"job": "8", "problem": "arithmetic: too large", "burn_rate_micros": null, "accrued_micros": "3000000",
+            "estimated_micros": null});
+        let text = live(
+            &json!({"currency": "EUR", "jobs": [priced, large], "burn_rate_micros": "2000000", "unpriced_runs": 0}),
+        );
+        let lines: Vec<_> = text.lines().map(cells).collect();
+        assert_eq!(lines[1], ["7", "2.00 EUR", "1.00 EUR", "4.00 EUR"]);
+        assert_eq!(lines[2], ["8", "no price", "3.00 EUR", "no price"]);
+        assert_eq!(lines[3], ["2.00 EUR per hour now"]);
+        assert_eq!(lines[4], ["1 run has no price and is not included"]);
     }
 }

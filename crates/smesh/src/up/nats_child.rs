@@ -325,13 +325,24 @@ impl Supervised {
     /// had a problem for `needed` checks in a row.
     async fn stores_nothing(&self, needed: &mut u32) -> String {
         let mut in_a_row = 0;
+        let mut last_problem: Option<String> = None;
+        let not_stored = |problem: &str, checks: u32| {
+            let seconds = checks * HEALTH_INTERVAL.as_secs() as u32;
+            self.stores.fail(format!(
+                "nats-server stores nothing: {problem}; if that does not end, it is restarted in {seconds} s"
+            ));
+        };
         loop {
             tokio::time::sleep(HEALTH_INTERVAL).await;
             // An unresponsive server is reported by all connected services.
             let Ok(problem) = self.system.server_problem().await else {
                 in_a_row = 0;
+                if let Some(problem) = &last_problem {
+                    not_stored(problem, *needed);
+                }
                 continue;
             };
+            last_problem.clone_from(&problem);
             let Some(problem) = problem else {
                 self.stores.ok();
                 (in_a_row, *needed) = (0, UNHEALTHY_CHECKS);
@@ -344,10 +355,7 @@ impl Supervised {
                 Ok(()) if is_due => self.stores.fail(format!(
                     "nats-server stores nothing: {problem}; it is restarted"
                 )),
-                Ok(()) => self.stores.fail(format!(
-                    "nats-server stores nothing: {problem}; if that does not end, it is restarted in {} s",
-                    (*needed - in_a_row) * HEALTH_INTERVAL.as_secs() as u32
-                )),
+                Ok(()) => not_stored(&problem, *needed - in_a_row),
                 Err(error) => self.stores.fail(format!(
                     "nats-server stores nothing: {problem}; free space on the disk of {} ({error}), then it is restarted automatically",
                     self.files.store.display()
@@ -438,7 +446,7 @@ mod tests {
                 (healthy, ""),
                 (answer, "it is restarted in 4 s"),
                 (answer, "it is restarted in 2 s"),
-                ("no answer", "it is restarted in 2 s"),
+                ("no answer", "it is restarted in 6 s"),
                 (answer, "it is restarted in 4 s"),
                 (answer, "it is restarted in 2 s"),
                 (answer, "it is restarted"),

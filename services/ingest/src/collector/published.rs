@@ -3,7 +3,7 @@
 //! What is published again has the same id, but a later record need not show the same: a run that loses its node in the second of its
 //! submission starts again under the same submit time (seen on 22.05), and a lookup whose answer was published may time out now.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
@@ -21,15 +21,7 @@ use crate::domain::{RunStore, restore};
 /// Clocks of NATS and of this host may differ this much.
 const MAX_CLOCK_DIFFERENCE: TimeDelta = TimeDelta::minutes(2);
 
-/// What was published since the last stored poll.
-#[derive(Debug, Default)]
-pub(super) struct Published {
-    /// Shards of runs that it changed.
-    pub shards: BTreeSet<u32>,
-    pub ids: HashSet<String>,
-}
-
-/// Adds what was published since the last stored poll to the run store, which has ended runs for `retention`.
+/// Adds what was published since the last stored poll to the run store, which has ended runs for `retention`. Returns the shards that it changed.
 ///
 /// Retries until success: without it, a second start of a run would be published with the id of the first one, and dropped as a repetition.
 ///
@@ -43,17 +35,17 @@ pub(super) async fn restore_published(
     retention: Duration,
     condition: &Condition,
     shutdown: &CancellationToken,
-) -> Result<Published, Error> {
-    let mut published = Published::default();
+) -> Result<BTreeSet<u32>, Error> {
+    let mut changed = BTreeSet::new();
     let mut backoff = BACKOFF;
     loop {
         let restored = async {
             let messages = unstored(bus, cluster, meta).await?;
-            restore_all(messages, run_store, retention, &mut published).await
+            restore_all(messages, run_store, retention, &mut changed).await
         };
         let Err(error) = restored.await else {
             condition.ok();
-            return Ok(published);
+            return Ok(changed);
         };
         let error = error_chain(&error);
         tracing::warn!(error, "published events not read, retrying");
@@ -70,22 +62,22 @@ async fn unstored(
     cluster: &str,
     meta: &Meta,
 ) -> Result<StoredMessages, mesh_bus::Error> {
-    let subjects = format!("slurm.{}.>", subject::token(cluster));
+    let jobs = format!("slurm.{}.job.>", subject::token(cluster));
     // A stream that was deleted and declared again counts from 1.
     if meta.published > 0 && bus.stream_state(SLURM_EVENTS).await?.last_sequence >= meta.published {
-        return Ok(bus.stored_messages_after(SLURM_EVENTS, subjects, meta.published));
+        return Ok(bus.stored_messages_after(SLURM_EVENTS, jobs, meta.published));
     }
     let before_jump = meta.ahead_from.unwrap_or(meta.watermark);
     let watermark =
         DateTime::from_timestamp(meta.watermark.min(before_jump), 0).unwrap_or_default();
-    Ok(bus.stored_messages_since(SLURM_EVENTS, subjects, watermark - MAX_CLOCK_DIFFERENCE))
+    Ok(bus.stored_messages_since(SLURM_EVENTS, jobs, watermark - MAX_CLOCK_DIFFERENCE))
 }
 
 async fn restore_all(
     mut stored: StoredMessages,
     run_store: &mut RunStore,
     retention: Duration,
-    published: &mut Published,
+    changed: &mut BTreeSet<u32>,
 ) -> Result<(), mesh_bus::Error> {
     let retention = i64::try_from(retention.as_secs()).unwrap_or(i64::MAX);
     loop {
@@ -107,10 +99,9 @@ async fn restore_all(
                     r#type = event.r#type,
                     "restored from the bus"
                 );
-                published.shards.insert(Store::shard_of(&state));
+                changed.insert(Store::shard_of(&state));
                 run_store.put(run, state);
             }
-            published.ids.insert(event.id);
         }
     }
 }
@@ -305,7 +296,7 @@ mod tests {
                 &shutdown,
             )
             .await;
-            (run_store, changed.unwrap().shards)
+            (run_store, changed.unwrap())
         });
         wait_for("it is not ready", Duration::from_secs(60), async || {
             health.problems().contains_key("ingest.state").then_some(())

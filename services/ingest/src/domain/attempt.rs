@@ -90,7 +90,8 @@ pub(super) fn resolve_attempt(
 ) -> RunKey {
     let attempt = attempt_of(run_store, observation);
     if let Attempt::After(_, tracked) = &attempt
-        && is_repeated_run(tracked, observation)
+        && (is_repeated_run(tracked, observation)
+            || (observation.restarts.is_none() && has_ended_for_good(tracked)))
     {
         decision.repeated.push(attempt.run(observation));
     }
@@ -142,6 +143,23 @@ fn is_repeated_run(tracked: &RunState, observation: &Observation) -> bool {
                 .start
                 .is_some_and(|start| start > end.at + rounding)
         })
+}
+
+/// Whether a run ended in a way after which Slurm runs a job again only by a requeue that moves the submit time. If another one began under
+/// the same, slurmctld was started with an older state. Of that, accounting may have the other run before a poll shows it.
+fn has_ended_for_good(tracked: &RunState) -> bool {
+    let end = tracked.end.as_ref().filter(|end| !end.inferred);
+    matches!(
+        end.and_then(|end| end.event),
+        Some(
+            EventType::JobCompleted
+                | EventType::JobFailed
+                | EventType::JobCancelled
+                | EventType::JobTimeout
+                | EventType::JobOutOfMemory
+                | EventType::JobDeadline
+        )
+    )
 }
 
 /// Whether the observed run began after the stored one ended. The start of a single run may move while its nodes boot, but never past its

@@ -85,8 +85,7 @@ pub(super) async fn receive(
     let events = api.events(source, signature, &secrets, &headers, &body)?;
     let (sender, need) = (Sender::Source(&name), Need::of(&events));
     api.allow(sender, need)?;
-    let answer = api.publish(&events).await;
-    api.return_unused(sender, need, answer)
+    api.publish(&events).await
 }
 
 /// An event of a person, or of a job.
@@ -116,8 +115,10 @@ pub(super) async fn publish(
     let (sender, need) = (Sender::User(&user), Need::of(std::slice::from_ref(&event)));
     // Before the bus and the database are asked: who sends too much costs them nothing.
     api.allow(sender, need)?;
-    let answer = api.publish_of(&user, request.job_id, event).await;
-    api.return_unused(sender, need, answer)
+    let prepared = api.prepare(&user, request.job_id, event).await;
+    // It is refused before it is on the bus. What an answer of the bus may have missed is counted.
+    let event = prepared.inspect_err(|_| api.allowances.give_back(sender, need))?;
+    api.publish(&[event]).await
 }
 
 impl Api {
@@ -189,21 +190,13 @@ impl Api {
         })
     }
 
-    /// Passes an answer on. What was not published is not counted.
-    fn return_unused(&self, sender: Sender<'_>, need: Need, answer: Answer) -> Answer {
-        if answer.is_err() {
-            self.allowances.give_back(sender, need);
-        }
-        answer
-    }
-
-    /// Publishes an event of a user.
-    async fn publish_of(
+    /// Completes an event of a user that may be published now.
+    async fn prepare(
         &self,
         user: &str,
         job_id: Option<u32>,
         mut event: IncomingEvent,
-    ) -> Answer {
+    ) -> Result<IncomingEvent, Problem> {
         self.leave_room().await?;
         // What a job publishes continues the job's chain.
         if let Some(job_id) = job_id {
@@ -213,7 +206,7 @@ impl Api {
             }
         }
         user.clone_into(&mut event.user);
-        self.publish(&[event]).await
+        Ok(event)
     }
 
     /// Leaves room for sources: people may not fill the stream.

@@ -1,8 +1,10 @@
 //! The API of a mesh, and its ledger.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use hyper::Method;
+use mesh_events::EventType;
 
 use super::{Mesh, PATIENCE};
 use crate::{Answer, Error, Fact, http, wait_for};
@@ -109,10 +111,19 @@ impl Mesh {
             Err(Error::Deadline {
                 description,
                 patience,
-            }) => Err(Error::Deadline {
-                description: format!("{description}; its log ends with: {}", self.log_tail()),
-                patience,
-            }),
+            }) => {
+                let mut counts: BTreeMap<EventType, u32> = BTreeMap::new();
+                for fact in self.facts(types).await? {
+                    *counts.entry(fact.kind).or_default() += 1;
+                }
+                let log = self.log_tail();
+                Err(Error::Deadline {
+                    description: format!(
+                        "{description}; there are {counts:?}; its log ends with: {log}"
+                    ),
+                    patience,
+                })
+            }
             done => done,
         }
     }

@@ -1,7 +1,7 @@
 //! Runs every row of the normative table, so that page and code cannot drift apart.
 
 use super::observation::{Step, apply, fact_name, step};
-use crate::domain::{RunStore, run_of};
+use crate::domain::{RunStore, observe, run_of};
 
 const PAGE: &str = include_str!("../../../../../docs/reference/job-events.md");
 
@@ -137,5 +137,32 @@ fn accounting_reports_the_attempt_that_started_then() {
             attempt,
             "{text}"
         );
+    }
+}
+
+/// What opens the gap of a slurmctld with an older state, whichever record shows the other run first.
+#[test]
+fn a_run_after_one_that_had_ended_is_repeated_and_one_after_a_lost_node_is_not() {
+    for (end, next, repeated) in [
+        ("COMPLETED n1 end=20", "RUNNING n1 start=50", 1),
+        ("COMPLETED n1 end=20", "sacct: FAILED n1 start=50 end=60", 1),
+        (
+            "sacct: CANCELLED n1 end=20",
+            "sacct: RUNNING n1 start=50",
+            1,
+        ),
+        ("NODE_FAIL n1 end=20", "sacct: FAILED n2 start=50 end=60", 0),
+        ("COMPLETED n1 end=20", "sacct: COMPLETED n1 end=20", 0),
+        ("COMPLETED n1 end=20", "RUNNING n1 start=50 restarts=1", 0),
+    ] {
+        let mut run_store = RunStore::default();
+        for (poll, text) in ["RUNNING n1", end].into_iter().enumerate() {
+            apply(&mut run_store, step(text, u64::try_from(poll).unwrap()));
+        }
+        let Step::See(observations, context) = step(next, 2) else {
+            panic!("{next} is a reading");
+        };
+        let decision = observe(&run_store, &observations[0], &context);
+        assert_eq!(decision.repeated.len(), repeated, "{end}; {next}");
     }
 }

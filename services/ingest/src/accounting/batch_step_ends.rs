@@ -42,8 +42,8 @@ impl<S: JobQueries> BatchStepEnds<'_, S> {
         completed: CompletedRuns,
         reported: &[Observation],
     ) -> Result<CompletedRuns, Error> {
-        let CompletedRuns { runs, mut open } = completed;
-        let (unconfirmed, mut runs): (Vec<Observation>, Vec<Observation>) = {
+        let CompletedRuns { runs, open } = completed;
+        let (unconfirmed, mut runs, mut open) = {
             let core = self.collector.core().await;
             let is_due = |run: &Observation| {
                 let known = core.run_store.get(&run_of(&core.run_store, run));
@@ -53,8 +53,15 @@ impl<S: JobQueries> BatchStepEnds<'_, S> {
                     _ => true,
                 }
             };
-            runs.into_iter()
-                .partition(|run| run.requeued && run.base.is_none() && run.allocated && is_due(run))
+            let is_unconfirmed = |run: &Observation| {
+                run.requeued && run.base.is_none() && run.allocated && is_due(run)
+            };
+            let (mut unconfirmed, runs): (Vec<_>, Vec<_>) =
+                runs.into_iter().partition(is_unconfirmed);
+            // Runs that wait for another one of their job are published with it.
+            let (waiting, open): (Vec<_>, Vec<_>) = open.into_iter().partition(is_unconfirmed);
+            unconfirmed.extend(waiting);
+            (unconfirmed, runs, open)
         };
         let jobs: HashSet<JobRef> = unconfirmed.iter().filter_map(job_of).collect();
         if jobs.is_empty() {
@@ -71,7 +78,8 @@ impl<S: JobQueries> BatchStepEnds<'_, S> {
         };
         // The caller that requested the runs notices and reports the failure.
         let Ok(records) = unless_stopped(self.shutdown, ask).await? else {
-            open.extend(unconfirmed);
+            let unread = unconfirmed.into_iter();
+            open.extend(unread.map(Observation::with_unread_steps));
             return Ok(in_order(runs, open));
         };
         let steps = usages(&self.collector.cluster, &records);
@@ -80,7 +88,9 @@ impl<S: JobQueries> BatchStepEnds<'_, S> {
             let known = core.run_store.get(&run_of(&core.run_store, run));
             !self.republish && known.is_some_and(|known| known.end_kind().is_some())
         };
-        for run in unconfirmed {
+        for mut run in unconfirmed {
+            // Since its steps are read now.
+            run.end_is_inferred = false;
             let observations = steps.iter().map(|settled| &settled.observation);
             let own = observations
                 .filter(|observations| observations.run == run.run)

@@ -92,6 +92,12 @@ impl BatchStepEnd {
 }
 
 impl Observation {
+    /// Marks the end of a requeued run whose steps could not be read: the row does not show whether the run had ended before.
+    pub const fn with_unread_steps(mut self) -> Self {
+        self.end_is_inferred = true;
+        self
+    }
+
     /// Replaces an overwritten end with that of the batch step. If the step does not show how the run ended, it is published as requeued,
     /// at the time of that end. If both were in one second, it is published as requeued, and marked as inferred.
     pub fn with_own_end(mut self) -> Self {
@@ -184,6 +190,31 @@ mod tests {
         assert_eq!(
             BatchStepEnd::of(&self::row("FAILED", 130), &batch(JobBaseState::Failed, 120)),
             None
+        );
+    }
+
+    #[test]
+    fn a_requeue_whose_steps_were_not_read_is_inferred() {
+        let observation = Observation::from_accounting("c", &row("REQUEUED", 130)).unwrap();
+        assert!(!observation.clone().with_own_end().end_is_inferred);
+        let unread = observation.clone().with_unread_steps();
+        let published = unread.clone().with_own_end();
+        assert_eq!(published.end_kind().unwrap().to_string(), "job.requeued");
+        assert_eq!(
+            (published.end, published.end_is_inferred),
+            (Some(130), true)
+        );
+        // The steps that an earlier answer had.
+        let own = BatchStepEnd::of(&row("REQUEUED", 130), &batch(JobBaseState::Failed, 120));
+        let published = Observation {
+            own_end: own,
+            ..unread
+        }
+        .with_own_end();
+        assert_eq!(published.end_kind().unwrap().to_string(), "job.failed");
+        assert_eq!(
+            (published.end, published.end_is_inferred),
+            (Some(120), true)
         );
     }
 

@@ -299,6 +299,48 @@ async fn without_a_true_doorbell_its_steps_show_the_end_and_it_is_inferred() {
     ingest.stop().await;
 }
 
+/// Accounting has the row of the requeue, and does not answer about steps until the doorbell comes.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_end_of_which_the_steps_cannot_be_read_is_inferred_and_its_doorbell_corrects_it() {
+    let (cluster, _guard) = cluster::shared().await;
+    let mesh = Mesh::start().await;
+    let settings = "poll_interval = \"500ms\"\nmissing_record_timeout = \"3s\"";
+    let requeued = requeued_unseen(&mesh, cluster, settings).await;
+    let job = requeued.job;
+    let is_overwritten = is_overwritten(cluster, job).await;
+    let stand_in = StandIn::new(cluster);
+    // Only requests without `-X` have steps.
+    let without_steps = "case \" $* \" in *\" -X \"*) ;; *) exit 1 ;; esac";
+    stand_in.override_output("sacct", without_steps);
+    let ingest = mesh.ingest_through(&stand_in, cluster, settings).await;
+    let ingest = ingest.ready().await;
+    let end = match is_overwritten {
+        true => "requeued",
+        false => "failed",
+    };
+    mesh.wait_passed(job, &format!("submitted started {end} | submitted"))
+        .await;
+    let published = mesh.last(job, &format!("job.{end}"));
+    if is_overwritten {
+        assert_eq!(published.confidence(), Confidence::Inferred);
+        stand_in.truth("sacct");
+        ring_end(&mesh, &requeued, "FAILED", "3:0").await;
+        mesh.wait_passed(job, "submitted started requeued corrected | submitted")
+            .await;
+        let corrected = mesh.last(job, "job.corrected");
+        assert_eq!(corrected.confidence(), Confidence::Observed);
+        assert_eq!(payload(&corrected).corrects, published.id);
+        assert_eq!(corrected.job().unwrap().state, "FAILED");
+        let occurred_at = corrected.occurred_at.as_ref().unwrap();
+        assert_eq!(occurred_at.seconds, requeued.end);
+    } else {
+        assert_eq!(published.confidence(), Confidence::Observed);
+    }
+    cluster.run("alice", &["scancel", &job.to_string()]).await;
+    mesh.assert_no_duplicates();
+    ingest.stop().await;
+}
+
 /// Nothing rings but `job_submit.lua`, once, for another job.
 #[tokio::test(flavor = "multi_thread")]
 async fn with_hooks_off_a_run_between_two_polls_ends_as_its_steps_show() {

@@ -14,8 +14,7 @@ use super::{Collector, Core, TracedObservation};
 use crate::adapters::store::Store;
 use crate::config::Config;
 use crate::domain::{
-    self, DepartedTasks, EndLookup, Observation, Resolution, RunState, resolve_departed_tasks,
-    run_of,
+    DepartedTasks, EndLookup, Observation, Resolution, RunState, resolve_departed_tasks, run_of,
 };
 use crate::envelope::Cause;
 use crate::sources::SLURMDBD;

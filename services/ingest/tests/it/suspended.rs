@@ -35,7 +35,7 @@ async fn of_two_unobserved_suspensions_only_the_last_resume_is_published() {
     assert_eq!(suspended.confidence(), Confidence::Inferred);
     let resumed = mesh.last(job, "job.resumed");
     assert_eq!(resumed.confidence(), Confidence::Observed);
-    let at = |event: &mesh_events::Event| event.occurred_at.as_ref().unwrap().seconds;
+    let at = |event: &Event| event.occurred_at.as_ref().unwrap().seconds;
     let last: i64 = field(cluster, job, "SuspendTime").await.parse().unwrap();
     assert_eq!(at(&resumed), last);
     cluster.run("alice", &["scancel", &id]).await;

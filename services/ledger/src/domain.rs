@@ -3,6 +3,7 @@
 
 pub mod append;
 pub mod archive;
+pub mod audited;
 pub mod cursor;
 pub mod filter;
 pub mod gap;

@@ -11,7 +11,8 @@ use sqlx::Executor as _;
 
 use super::store::Store;
 use super::{checkpoint_rows, postgres, sqlite};
-use crate::domain::archive::{Audited, Evidence, StoredArchive, StoredFile};
+use crate::domain::archive::{Evidence, StoredArchive, StoredFile};
+use crate::domain::audited::Audited;
 use crate::domain::checkpoint::StoredCheckpoint;
 use crate::domain::keys::audit_id;
 use crate::error::Error;
@@ -30,6 +31,8 @@ pub struct AuthenticatedArchive {
     pub authentic: bool,
     /// True if an audit entry records it.
     pub audited: bool,
+    /// Sequence of the audit entry if its content was removed.
+    pub removed_audit: Option<i64>,
 }
 
 impl AuthenticatedArchive {
@@ -429,6 +432,7 @@ pub(super) async fn checked(
         checked.push(AuthenticatedArchive {
             authentic: !is_stripped && archive.is_authentic(&evidence),
             audited: evidence.audited.is_some(),
+            removed_audit: evidence.audited.as_ref().and_then(Audited::removed),
             archive,
         });
     }
@@ -441,17 +445,39 @@ pub(super) async fn audited(
     id: &str,
 ) -> Result<Option<Audited>, sqlx::Error> {
     let sql = Sql::new(
-        "SELECT e.seq, p.body FROM entries e LEFT JOIN payloads p ON p.seq = e.seq WHERE e.id = ",
+        "SELECT e.seq, e.leaf, p.body FROM entries e LEFT JOIN payloads p ON p.seq = e.seq WHERE e.id = ",
     )
     .bind(id);
-    let row = snapshot.conn().first(&sql).await?;
-    row.map(|row| {
-        Ok(Audited {
-            seq: row.get("seq")?,
-            body: row.get("body")?,
+    let Some(row) = snapshot.conn().first(&sql).await? else {
+        return Ok(None);
+    };
+    let body: Option<Vec<u8>> = row.get("body")?;
+    let clusters = match &body {
+        Some(_) => Vec::new(),
+        None => own_clusters(snapshot).await?,
+    };
+    Ok(Some(Audited {
+        seq: row.get("seq")?,
+        leaf: row.get("leaf")?,
+        body,
+        clusters,
+    }))
+}
+
+/// Returns the names that the cluster of the ledger's own audit entries may have: the newest audit
+/// entry's and the newest entry's. A wrong one proves nothing.
+async fn own_clusters(snapshot: &mut Transaction<'_>) -> Result<Vec<String>, sqlx::Error> {
+    let sql = Sql::new("SELECT ").bytes("cluster").push(
+        " FROM payloads WHERE seq = (SELECT MAX(seq) FROM event_index WHERE category = 'audit')
+             OR seq = (SELECT MAX(seq) FROM payloads)",
+    );
+    let rows = snapshot.conn().rows(&sql).await?;
+    rows.iter()
+        .map(|row| {
+            let cluster: Vec<u8> = row.get("cluster")?;
+            Ok(String::from_utf8_lossy(&cluster).into_owned())
         })
-    })
-    .transpose()
+        .collect()
 }
 
 /// Until the transaction ends, no other process can record a range or replace the key. So each

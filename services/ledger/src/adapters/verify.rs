@@ -23,7 +23,7 @@ pub use self::data_class::PUBLISHED;
 pub use self::database::INTEGRITY_CACHE_KIB;
 use self::database::{Integrity, IntegrityCheck};
 pub use self::outcome::{
-    Class, Elsewhere, TrustAnchors, VerifyError, VerifyProgress, VerifyReport,
+    Class, Elsewhere, RemovedAudit, TrustAnchors, VerifyError, VerifyProgress, VerifyReport,
 };
 use self::pages::{PageReader, pages_ahead};
 pub(super) use self::rows::payload;
@@ -237,9 +237,10 @@ async fn verify_rows(
         let mut verified = verifier.finish(&head).map_err(VerifyError::Invalid)?;
         signed.finish().map_err(VerifyError::Invalid)?;
         archives.check(end).map_err(VerifyError::Invalid)?;
-        if let Some(bad) = records::keys(connection).await? {
-            return Err(VerifyError::Invalid(bad));
-        }
+        let keys = records::keys(connection).await?;
+        let mut removed = keys.map_err(VerifyError::Invalid)?;
+        removed.append(&mut archives.removed_audit);
+        removed.sort_unstable();
         verified.unaudited = archives.unaudited;
         if let Some(seq) = stray(connection, "payloads", end).await? {
             return Err(bad(seq, Fault::Extra));
@@ -265,9 +266,15 @@ async fn verify_rows(
             Integrity::Damaged(what) => return Err(VerifyError::Damaged(what)),
             Integrity::Unasked(why) => return Err(VerifyError::NotCompared(why)),
         }
+        let named = |seq: &i64| trust.removed_audit.has(*seq);
+        if !removed.iter().all(named) {
+            removed.retain(|seq| !named(seq));
+            return Err(VerifyError::AuditRemoved(removed));
+        }
+        let unread = archives.unread_files(trust)?;
         return Ok(VerifyReport {
             verified,
-            classes: data_class::checked(trust, archives.unread_files(trust)?),
+            classes: data_class::checked(trust, unread, &removed),
         });
     }
 }

@@ -13,9 +13,9 @@ use ledger_format::chain::Hash;
 use mesh_events::proto::mesh::audit::v1::audit_entry::Act;
 use mesh_events::proto::mesh::audit::v1::{AuditEntry, PayloadsDropped};
 use mesh_events::timestamp;
-use prost::Message as _;
 use sha2::{Digest as _, Sha256};
 
+use super::audited::Audited;
 use super::checkpoint::Checkpoint;
 use super::keys::{StoredKey, in_charge};
 use super::note::PublicKey;
@@ -70,15 +70,6 @@ pub struct Evidence {
     pub audited: Option<Audited>,
 }
 
-/// The audit entry of a range.
-#[derive(Clone, Debug)]
-pub struct Audited {
-    /// Sequence of the audit entry.
-    pub seq: i64,
-    /// Body of the audit entry. Retention keeps it, so `None` means that it was destroyed.
-    pub body: Option<Vec<u8>>,
-}
-
 impl StoredArchive {
     /// Returns the statement to sign.
     pub fn range(&self, root: Hash) -> ArchivedRange<'_> {
@@ -121,7 +112,8 @@ impl StoredArchive {
         let Some(note) = &self.note else {
             return self.ids.is_empty()
                 && audited.is_some_and(|audited| {
-                    audited.seq <= evidence.signed && self.matches_audit(audited)
+                    audited.seq <= evidence.signed
+                        && audited.is(|cluster| self.audit_entry(cluster))
                 });
         };
         let key = match audited {
@@ -130,16 +122,6 @@ impl StoredArchive {
         };
         key.and_then(|key| key.vkey.parse().ok())
             .is_some_and(|key| self.range(root).is_signed(note, &key))
-    }
-
-    /// True if the audit entry matches.
-    fn matches_audit(&self, audited: &Audited) -> bool {
-        let Some(body) = &audited.body else {
-            return false;
-        };
-        let expected = self.audit_entry("");
-        AuditEntry::decode(body.as_slice())
-            .is_ok_and(|stored| (stored.at, stored.act) == (expected.at, expected.act))
     }
 
     /// Returns the number of entries.
@@ -226,8 +208,13 @@ pub fn file_name(path: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
+    use mesh_events::subject;
+    use prost::Message as _;
+
     use super::*;
     use crate::domain::note::PrivateKey;
+    use crate::domain::record::Record;
 
     fn archive(number: i64, first_seq: i64, last_seq: i64) -> StoredArchive {
         StoredArchive {
@@ -288,8 +275,16 @@ mod tests {
     }
 
     fn audited(archive: &StoredArchive, seq: i64) -> Option<Audited> {
-        let body = Some(archive.audit_entry("c").encode_to_vec());
-        Some(Audited { seq, body })
+        let entry = archive.audit_entry("c");
+        let body = entry.encode_to_vec();
+        let subject = subject::audit("c", &entry.kind);
+        let record = Record::audit(&subject, Bytes::from(body.clone())).unwrap();
+        Some(Audited {
+            seq,
+            leaf: record.leaf(seq.unsigned_abs()).to_vec(),
+            body: Some(body),
+            clusters: Vec::new(),
+        })
     }
 
     #[test]
@@ -333,8 +328,19 @@ mod tests {
         };
         assert!(archive.is_authentic(&with(audited(&archive, 30))));
         assert!(!archive.is_authentic(&with(audited(&archive, 31))));
-        let destroyed = Some(Audited { seq: 5, body: None });
-        assert!(!archive.is_authentic(&with(destroyed)));
+        // Without its body, only the leaf proves what the entry says.
+        let removed = |archive: &StoredArchive, clusters: &[&str]| {
+            let clusters = clusters.iter().map(ToString::to_string).collect();
+            let audited = audited(archive, 5).unwrap();
+            with(Some(Audited {
+                body: None,
+                clusters,
+                ..audited
+            }))
+        };
+        assert!(archive.is_authentic(&removed(&archive, &["d", "c"])));
+        assert!(!archive.is_authentic(&removed(&archive, &[])));
+        assert!(!archive.is_authentic(&removed(&archive, &["d"])));
         let stripped = StoredArchive {
             ids: vec![7; 32],
             ..archive.clone()
@@ -345,6 +351,7 @@ mod tests {
             ..archive.clone()
         };
         assert!(!changed.is_authentic(&with(audited(&archive, 5))));
+        assert!(!changed.is_authentic(&removed(&archive, &["c"])));
     }
 
     #[test]

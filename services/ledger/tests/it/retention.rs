@@ -9,6 +9,7 @@ mod forged;
 mod indexed;
 pub mod interrupted;
 mod permissions;
+mod removed_audit;
 
 use std::path::{Path, PathBuf};
 

@@ -20,6 +20,8 @@ pub(super) struct ArchiveVerifier {
     forged: Vec<StoredArchive>,
     /// Number of ranges without an audit entry.
     pub unaudited: u64,
+    /// Audit entries whose content was removed.
+    pub removed_audit: Vec<i64>,
 }
 
 /// Verifies the ids of the ranges recorded when the verification began. Ranges recorded later
@@ -64,6 +66,7 @@ impl ArchiveVerifier {
     pub fn of(checked: Vec<AuthenticatedArchive>) -> Self {
         let mut archives = Self::default();
         for one in checked {
+            archives.removed_audit.extend(one.removed_audit);
             if one.authentic && archives.forged.is_empty() {
                 archives.unaudited += u64::from(!one.audited);
                 archives.authentic.push(one.archive);

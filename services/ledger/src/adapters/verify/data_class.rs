@@ -1,6 +1,6 @@
 //! Classes of verified data, and the class of each fault.
 
-use super::outcome::{Class, Elsewhere, TrustAnchors, VerifyError};
+use super::outcome::{Class, Elsewhere, RemovedAudit, TrustAnchors, VerifyError, list};
 use crate::domain::verify::Fault;
 
 const ENTRIES: &str = "entries, chain and head";
@@ -12,13 +12,14 @@ const TRUSTED: &str = "checkpoints kept elsewhere";
 pub const PUBLISHED: &str = "published checkpoints";
 const SUBTREES: &str = "subtrees";
 const ARCHIVES: &str = "archives";
+const AUDIT: &str = "audit entries about archives and keys";
 const FILES: &str = "files of archives";
 const SCHEMA: &str = "tables, indexes, triggers";
 const INTEGRITY: &str = "integrity of the database";
 
 /// Returns all classes of a successful verification. `unread` is the number of archive files that
-/// are missing and may be.
-pub(super) fn checked(trust: &TrustAnchors, unread: usize) -> Vec<Class> {
+/// are missing and may be, `removed` are the audit entries whose content is.
+pub(super) fn checked(trust: &TrustAnchors, unread: usize, removed: &[i64]) -> Vec<Class> {
     let is_missing = trust.checkpoints.is_empty() && trust.newest.is_none();
     let none = is_missing.then(|| "none was given".to_owned());
     let files = match (unread, &trust.elsewhere) {
@@ -30,6 +31,14 @@ pub(super) fn checked(trust: &TrustAnchors, unread: usize) -> Vec<Class> {
             "{unread} are not on this host: compare them with `smesh verify --archive DIR` where they are"
         )),
     };
+    let word = match &trust.removed_audit {
+        RemovedAudit::Named(_) => ", by your own word by an earlier version",
+        RemovedAudit::All => "",
+    };
+    let audit = (!removed.is_empty()).then(|| {
+        let seqs = list(removed);
+        format!("the content of {seqs} was removed{word}; signatures or their hashes prove what they said")
+    });
     [
         (ENTRIES, None),
         (INDEX, None),
@@ -38,6 +47,7 @@ pub(super) fn checked(trust: &TrustAnchors, unread: usize) -> Vec<Class> {
         (TRUSTED, none),
         (SUBTREES, None),
         (ARCHIVES, None),
+        (AUDIT, audit),
         (FILES, files),
         (SCHEMA, None),
         (INTEGRITY, None),
@@ -51,6 +61,7 @@ impl VerifyError {
     pub const fn class(&self) -> Option<&'static str> {
         match self {
             Self::Invalid(bad) | Self::FilesMissing { first: bad, .. } => Some(of(bad.what)),
+            Self::AuditRemoved(_) => Some(AUDIT),
             Self::NoHead => Some(ENTRIES),
             Self::Schema(_) => Some(SCHEMA),
             Self::Damaged(_) | Self::NotCompared(_) => Some(INTEGRITY),

@@ -31,6 +31,13 @@ pub enum VerifyError {
         /// Names of all of them.
         names: Vec<String>,
     },
+    /// The content of audit entries about archives or keys was removed. Hashes and signatures prove
+    /// what they said.
+    #[error(
+        "the content of the audit entries {} about archives or keys was removed: by another party, or by the retention of an earlier version. Signatures or their hashes prove what they said (--removed SEQ)",
+        list(.0)
+    )]
+    AuditRemoved(Vec<i64>),
     /// The file of an archive cannot be read.
     #[error("read archive {}", path.display())]
     Archive {
@@ -71,6 +78,39 @@ pub struct TrustAnchors {
     pub archives: Option<PathBuf>,
     /// Archive files that may be missing.
     pub elsewhere: Elsewhere,
+    /// Audit entries about archives and keys whose content may have been removed.
+    pub removed_audit: RemovedAudit,
+}
+
+/// Audit entries about archives and keys whose content may have been removed. This version keeps
+/// it, earlier ones did not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RemovedAudit {
+    /// Those with these sequences.
+    Named(Vec<i64>),
+    /// All, for a copy of a ledger that is verified elsewhere.
+    All,
+}
+
+impl Default for RemovedAudit {
+    fn default() -> Self {
+        Self::Named(Vec::new())
+    }
+}
+
+impl RemovedAudit {
+    pub(super) fn has(&self, seq: i64) -> bool {
+        match self {
+            Self::Named(seqs) => seqs.contains(&seq),
+            Self::All => true,
+        }
+    }
+}
+
+/// Returns the sequences as text.
+pub(super) fn list(seqs: &[i64]) -> String {
+    let seqs: Vec<String> = seqs.iter().map(ToString::to_string).collect();
+    seqs.join(", ")
 }
 
 /// Archive files that may be missing: they are kept elsewhere, or were deleted to erase their

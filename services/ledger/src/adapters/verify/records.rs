@@ -12,7 +12,7 @@ use mesh_events::proto::mesh::audit::v1::audit_entry::Act;
 use prost::Message as _;
 
 use crate::adapters::{archives, checkpoint_rows};
-use crate::domain::archive::Audited;
+use crate::domain::audited::Audited;
 use crate::domain::checkpoint::Checkpoint;
 use crate::domain::keys::{StoredKey, audit_entries, audit_id};
 use crate::domain::verify::{Fault, FirstFault};
@@ -95,9 +95,9 @@ fn differs(place: (i64, i64)) -> FirstFault {
     }
 }
 
-/// Returns the first key whose row names another caller or time than its audit entry, or a caller
-/// without an audit entry.
-pub async fn keys(connection: &mut Connection) -> Result<Option<FirstFault>, Error> {
+/// Finds the first key whose row names another caller or time than its audit entry, or a caller
+/// without an audit entry. Otherwise returns the audit entries whose content was removed.
+pub async fn keys(connection: &mut Connection) -> Result<Result<Vec<i64>, FirstFault>, Error> {
     let check = async {
         let mut snapshot = connection.begin(Access::Snapshot).await?;
         let keys = snapshot.conn().rows(&checkpoint_rows::keys()).await?;
@@ -110,35 +110,36 @@ pub async fn keys(connection: &mut Connection) -> Result<Option<FirstFault>, Err
         if let Some(first) = keys.first().filter(|first| !first.made_by.is_empty()) {
             let audited = archives::audited(&mut snapshot, &audit_id(&first.vkey)).await?;
             if !audited.is_some_and(|audited| names_maker(&audited, first)) {
-                return Ok(Some(FirstFault {
-                    seq: first.from_size,
-                    what: Fault::KeysChanged,
-                }));
+                return Ok(Err(changed(first)));
             }
         }
-        for (key, entry) in keys.iter().skip(1).zip(audit_entries(&keys, "")) {
-            let fits = match archives::audited(&mut snapshot, &entry.id).await? {
-                Some(Audited {
-                    body: Some(body), ..
-                }) => AuditEntry::decode(body.as_slice())
-                    .is_ok_and(|stored| (stored.at, stored.act) == (entry.at, entry.act)),
-                // Retention keeps it.
-                Some(Audited { body: None, .. }) => false,
+        let mut removed = Vec::new();
+        for pair in keys.windows(2) {
+            let [_, key] = pair else { continue };
+            let audited = archives::audited(&mut snapshot, &audit_id(&key.vkey)).await?;
+            let entry = |cluster: &str| audit_entries(pair, cluster).pop().unwrap_or_default();
+            let fits = match &audited {
+                Some(audited) => audited.is(entry),
                 // Earlier versions replaced keys before the first entry with only an audit entry,
                 // because there was nothing for both keys to sign.
                 None => key.from_size > 0,
             };
             if !fits {
-                return Ok(Some(FirstFault {
-                    seq: key.from_size,
-                    what: Fault::KeysChanged,
-                }));
+                return Ok(Err(changed(key)));
             }
+            removed.extend(audited.as_ref().and_then(Audited::removed));
         }
         snapshot.commit().await?;
-        Ok(None)
+        Ok(Ok(removed))
     };
     check.await.map_err(Error::Read)
+}
+
+const fn changed(key: &StoredKey) -> FirstFault {
+    FirstFault {
+        seq: key.from_size,
+        what: Fault::KeysChanged,
+    }
 }
 
 /// True if the audit entry says that this caller made the key at this time.

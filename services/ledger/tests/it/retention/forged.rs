@@ -26,7 +26,7 @@ impl Ledger {
     }
 
     /// Appends the audit entries of all ranges.
-    async fn publish_audit(&self) {
+    pub(super) async fn publish_audit(&self) {
         let archives = self.store.archives(0).await.unwrap();
         let found = archives
             .iter()

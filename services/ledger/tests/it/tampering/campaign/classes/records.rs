@@ -56,6 +56,13 @@ pub const CLASSES: &[Class] = &[
         ]),
     ),
     class(
+        "a kept audit entry destroyed",
+        Act::Rows(&[
+            "DELETE FROM event_index WHERE seq = {audit}",
+            "DELETE FROM payloads WHERE seq = {audit}",
+        ]),
+    ),
+    class(
         "content of a kept audit entry altered",
         Act::Rows(&["UPDATE payloads SET body = x'00' WHERE seq = {audit}"]),
     ),

@@ -3,6 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use ledger::VerifyError;
 use mesh_runtime::{BoxError, ConfigError};
 
 /// Why a command failed.
@@ -45,6 +46,17 @@ pub enum Error {
         /// The operation.
         action: &'static str,
         /// Its file.
+        path: PathBuf,
+        /// Cause.
+        #[source]
+        source: io::Error,
+    },
+    /// This user must not read the file of an archive.
+    #[error(
+        "read archive {path}: this user may not read it, so whether it is there and unchanged is not known; run the command as a user who may read it and search the folders above it: the one of the ledger, or root"
+    )]
+    ArchiveDenied {
+        /// Path of the file.
         path: PathBuf,
         /// Cause.
         #[source]
@@ -103,6 +115,26 @@ impl Error {
         }
     }
 
+    /// Wraps why a ledger could not be verified.
+    pub fn unverified(what: &str, error: VerifyError) -> Self {
+        match error {
+            VerifyError::Archive { path, source }
+                if source.kind() == io::ErrorKind::PermissionDenied =>
+            {
+                Self::ArchiveDenied { path, source }
+            }
+            error => Self::Failed(format!("{what}: {}", mesh_runtime::error_chain(&error))),
+        }
+    }
+
+    /// Path of the archive file that this user must not read, if that is the failure.
+    pub fn denied_archive(&self) -> Option<&Path> {
+        match self {
+            Self::ArchiveDenied { path, .. } => Some(path),
+            _ => None,
+        }
+    }
+
     /// Exit status, as documented in `smesh --help`.
     pub fn exit_status(&self) -> u8 {
         match self {
@@ -110,7 +142,8 @@ impl Error {
             Self::Unreachable { .. } => 69,
             Self::Refused {
                 status: 401 | 403, ..
-            } => 77,
+            }
+            | Self::ArchiveDenied { .. } => 77,
             Self::Hooks(error) if is_denied(error) => 77,
             Self::Config(_) | Self::Hooks(_) => 78,
             Self::Refused { .. }

@@ -1,6 +1,7 @@
 //! `smesh`: see the library.
 
 use std::io::Write as _;
+use std::path::Path;
 use std::process::ExitCode;
 
 use anstyle::{AnsiColor, Style};
@@ -15,7 +16,7 @@ fn main() -> ExitCode {
             // Help and version are not errors. Statuses 2 and 3 belong to `wait`, so usage errors take their status from sysexits.h.
             let code = if error.use_stderr() { Error::USAGE } else { 0 };
             if code != 0 && is_json_of_verify() {
-                print_unverified(&error.kind().to_string());
+                print_unverified(&error.kind().to_string(), None);
             }
             return error
                 .print()
@@ -41,7 +42,7 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) => {
             if is_json_of_verify() {
-                print_unverified(&mesh_runtime::error_chain(&error));
+                print_unverified(&mesh_runtime::error_chain(&error), error.denied_archive());
             }
             print_error(&error)
         }
@@ -71,8 +72,11 @@ fn is_json_of_verify() -> bool {
 }
 
 /// Answers that nothing is proven. A reader that is gone is no error here: the exit status says the same.
-fn print_unverified(error: &str) {
-    let answer = serde_json::json!({ "verified": false, "error": error });
+fn print_unverified(error: &str, unreadable: Option<&Path>) {
+    let mut answer = serde_json::json!({ "verified": false, "error": error });
+    if let Some(path) = unreadable {
+        answer["unreadable"] = path.to_string_lossy().into();
+    }
     drop(writeln!(std::io::stdout(), "{answer}"));
 }
 

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use ledger::domain::checkpoint::Checkpoint;
-use ledger::{Elsewhere, Location, TrustAnchors, VerifyReport, verify_everything};
+use ledger::{Elsewhere, Location, RemovedAudit, TrustAnchors, VerifyReport, verify_everything};
 use mesh_runtime::{Service as _, error_chain};
 
 use super::archive::Extracted;
@@ -51,7 +51,7 @@ pub async fn databases(extracted: &Extracted) -> Result<Verified, Error> {
 }
 
 /// Verifies chain, tree and checkpoints of a ledger, and that it has the newest checkpoint of the backup and others.
-/// A backup has no archive files, so they may be missing.
+/// A backup has no archive files, so they may be missing. Content that an earlier version removed is reported.
 ///
 /// # Errors
 /// If it was changed, or cannot be read.
@@ -62,6 +62,7 @@ pub async fn ledger(
 ) -> Result<VerifyReport, Error> {
     let mut trust = TrustAnchors {
         elsewhere: Elsewhere::All,
+        removed_audit: RemovedAudit::All,
         ..TrustAnchors::default()
     };
     if let Some(note) = &manifest.checkpoint {
@@ -71,7 +72,7 @@ pub async fn ledger(
     }
     trust.checkpoints.extend_from_slice(others);
     let verified = verify_everything(location, &trust, |_| ()).await;
-    verified.map_err(|error| Error::Failed(format!("the ledger: {}", error_chain(&error))))
+    verified.map_err(|error| Error::unverified("the ledger", error))
 }
 
 async fn intact(part: &Part, path: &Path) -> Result<(), Error> {

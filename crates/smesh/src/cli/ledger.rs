@@ -23,7 +23,7 @@ key elsewhere:
 An auditor needs no access: an export can be verified anywhere with only the public key.
   smesh ledger export -o ledger.ndjson            smesh verify --export ledger.ndjson --key ledger.keys
 
-Exit status: 0 the ledger is unchanged; 1 it was changed, or cannot be verified.")]
+Exit status: 0 the ledger is unchanged; 1 it was changed, or cannot be verified; 77 a file of an archive must not be read by this user.")]
 pub struct Verify {
     /// Ledger database [default: from the configuration]
     #[arg(long, value_name = "FILE")]
@@ -62,6 +62,9 @@ pub struct Verify {
     /// Name of an archive that may be missing, because it is kept elsewhere or was deleted to erase its content; repeatable
     #[arg(long, value_name = "NAME", conflicts_with_all = ["export", "remote"])]
     pub elsewhere: Vec<String>,
+    /// Sequence of an audit entry about an archive or a key whose content was removed by an earlier version; repeatable
+    #[arg(long, value_name = "SEQ", conflicts_with_all = ["export", "remote"])]
+    pub removed: Vec<i64>,
     /// Rebuild the stored subtrees from the entries if nothing else is wrong; proofs are computed from subtrees
     #[arg(long, conflicts_with_all = ["export", "remote"])]
     pub repair: bool,

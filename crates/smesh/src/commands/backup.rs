@@ -66,22 +66,13 @@ pub(super) async fn backup(global: &Global, args: Backup) -> Result<ExitCode, Er
 }
 
 async fn verify_file(global: &Global, file: &Path) -> Result<ExitCode, Error> {
-    let result = async {
-        let folder = tempfile::tempdir()
-            .map_err(|source| Error::io("create a folder in", "TMPDIR", source))?;
-        let bar = progress();
-        let extracted = extract(file, folder.path(), |bytes| bar.inc(bytes))?;
-        let verified = Box::pin(verify::databases(&extracted)).await?;
-        bar.finish_and_clear();
-        Ok::<_, Error>((extracted.manifest, verified))
-    };
-    let result = result.await;
-    if global.json
-        && let Err(error) = &result
-    {
-        show::line(json!({ "verified": false, "error": mesh_runtime::error_chain(error) }))?;
-    }
-    let (manifest, verified) = result?;
+    let folder =
+        tempfile::tempdir().map_err(|source| Error::io("create a folder in", "TMPDIR", source))?;
+    let bar = progress();
+    let extracted = extract(file, folder.path(), |bytes| bar.inc(bytes))?;
+    let verified = Box::pin(verify::databases(&extracted)).await?;
+    bar.finish_and_clear();
+    let manifest = extracted.manifest;
     let ledger = verified.ledger.as_ref();
     if global.json {
         show::line(json!({

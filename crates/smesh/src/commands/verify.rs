@@ -14,8 +14,8 @@ use ledger::domain::checkpoint::Checkpoint;
 use ledger::domain::keys;
 use ledger::domain::note::PublicKey;
 use ledger::{
-    Elsewhere, Fault, Location, Store, TrustAnchors, UnverifiedLedger, VerifyError, VerifyProgress,
-    VerifyReport,
+    Elsewhere, Fault, Location, RemovedAudit, Store, TrustAnchors, UnverifiedLedger, VerifyError,
+    VerifyProgress, VerifyReport,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -100,10 +100,7 @@ async fn database(
             )
         }
     };
-    let unread = |error: VerifyError| {
-        let why = mesh_runtime::error_chain(&error);
-        Error::Failed(format!("verify {location}: {why}"))
-    };
+    let unread = |error: VerifyError| Error::unverified(&format!("verify {location}"), error);
     let lie_or = |error: VerifyError| match Lie::of(&error) {
         Some(lie) => Ok(Err(lie)),
         None => Err(unread(error)),
@@ -186,6 +183,7 @@ fn trust(args: &cli::Verify) -> Result<TrustAnchors, Error> {
         checkpoints,
         archives: args.archive.clone(),
         elsewhere: Elsewhere::Names(args.elsewhere.clone()),
+        removed_audit: RemovedAudit::Named(args.removed.clone()),
         ..TrustAnchors::default()
     })
 }

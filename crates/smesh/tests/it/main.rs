@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test stops where its set-up fails")]
 
 mod access;
+mod archives;
 mod backup;
 mod commands;
 mod config;

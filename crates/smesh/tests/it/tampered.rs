@@ -13,13 +13,13 @@ use crate::others::publish;
 const SUBTREE_ENTRIES: u32 = 256;
 
 /// A mesh whose ledger is on SQLite, or on PostgreSQL at this URL.
-struct Victim {
-    mesh: Mesh,
-    url: Option<String>,
+pub struct Victim {
+    pub mesh: Mesh,
+    pub url: Option<String>,
 }
 
 impl Victim {
-    fn start(url: Option<String>) -> Self {
+    pub fn start(url: Option<String>) -> Self {
         let mut mesh = Mesh::init();
         let toml = mesh.path("mesh.toml");
         let mut text = std::fs::read_to_string(&toml).unwrap();
@@ -33,7 +33,7 @@ impl Victim {
     }
 
     /// Executes statements as the owner of the tables, with no trigger in the way.
-    async fn tamper(&self, statements: &str) {
+    pub async fn tamper(&self, statements: &str) {
         let Some(url) = &self.url else {
             let file = self.mesh.path("data/ledger.db");
             let url = format!("sqlite:{}", file.display());
@@ -59,14 +59,14 @@ impl Victim {
     }
 
     /// Returns the answer of `smesh verify` and its exit status.
-    fn verify(&self, args: &[&str]) -> (Value, Option<i32>) {
+    pub fn verify(&self, args: &[&str]) -> (Value, Option<i32>) {
         let output = self.mesh.run(&[&["verify", "--json"], args].concat());
         let answer = serde_json::from_str(&stdout(&output));
         let answer = answer.unwrap_or_else(|_| panic!("{args:?}: {}", stderr(&output)));
         (answer, output.status.code())
     }
 
-    fn is_signed(&self, entries: u32) {
+    pub fn is_signed(&self, entries: u32) {
         self.mesh.wait_until("all entries are signed", || {
             let (answer, _) = self.verify(&[]);
             let count = answer["entries"].as_u64();

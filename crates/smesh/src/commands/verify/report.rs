@@ -37,6 +37,11 @@ impl Lie {
                 seq: Some(first.seq),
                 reason: format!("{}: {}", first.what, names.join(", ")),
             },
+            VerifyError::AuditRemoved(seqs) => Self {
+                class,
+                seq: seqs.first().copied(),
+                reason: error.to_string(),
+            },
             other => Self {
                 class,
                 seq: None,

@@ -23,6 +23,9 @@ use crate::error::Error;
 
 /// Timeout of a request. A checkpoint does not wait longer for a witness.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
+/// Requests for one cosignature. The first may name a size of before a restart, and another replica may be cosigned between the first
+/// two.
+const MAX_REQUESTS: usize = 3;
 /// Maximum size of a response, which is a few lines.
 const MAX_RESPONSE_BYTES: usize = 16 << 10;
 
@@ -158,8 +161,7 @@ impl Witnesses {
         let size = growth.size;
         let name = witness.key.name();
         let mut known = self.size_of(name);
-        // One retry if the witness knows another size.
-        for _ in 0..2 {
+        for _ in 0..MAX_REQUESTS {
             if known > size {
                 let why = format!("has cosigned {known} entries, more than {size}");
                 // Another replica may have signed more meanwhile.
@@ -191,11 +193,18 @@ impl Witnesses {
                     return Ok(lines);
                 }
                 StatusCode::CONFLICT => {
+                    let asked = known;
                     known = answer
                         .trim()
                         .parse()
                         .map_err(|_| "the response has no size".to_owned())?;
                     self.set_size(name, known);
+                    // Asked for the very size that it has cosigned, it refuses another root.
+                    if (asked, known) == (size, size) {
+                        return Err(Refusal::Contradiction(format!(
+                            "has cosigned another history of {known} entries"
+                        )));
+                    }
                 }
                 // The consistency proof does not hold.
                 StatusCode::UNPROCESSABLE_ENTITY => {
@@ -210,13 +219,9 @@ impl Witnesses {
                 }
             }
         }
-        // Asked for the very size that it has cosigned, it refuses another root.
-        Err(match known == size {
-            true => {
-                Refusal::Contradiction(format!("has cosigned another history of {known} entries"))
-            }
-            false => Refusal::Failed(format!("it still reports {known} signed entries")),
-        })
+        Err(Refusal::Failed(format!(
+            "it still reports {known} signed entries"
+        )))
     }
 
     async fn post(&self, witness: &Witness, body: String) -> Result<(StatusCode, String), String> {

@@ -1,7 +1,7 @@
 //! Witnesses cosign consistent checkpoints.
 
 use ledger::checkpointer::Checkpointer;
-use ledger::witness::{Witness, Witnesses};
+use ledger::witness::{Growth, Witness, Witnesses};
 use ledger::{CheckpointConfig, Error, WitnessConfig};
 use ledger_format::cosignature::{WitnessKey, cosigned};
 use mesh_testkit::WitnessServer;
@@ -9,7 +9,10 @@ use mesh_testkit::WitnessServer;
 use crate::proof::Ledger;
 use crate::support::{Database, on_both};
 
-on_both!(witnesses_cosign_only_consistent_checkpoints);
+on_both!(
+    witnesses_cosign_only_consistent_checkpoints,
+    replicas_that_are_cosigned_in_turns_do_not_contradict_each_other,
+);
 
 fn witnesses(all: &[(&WitnessServer, &str)], required: usize) -> Witnesses {
     let witness = |(served, url): &(&WitnessServer, &str)| Witness {
@@ -104,6 +107,53 @@ async fn witnesses_cosign_only_consistent_checkpoints(database: Database) {
         let why = inconsistent(&checkpointer).await;
         assert!(why.contains("witness.example/one has cosigned"), "{why}");
     }
+}
+
+/// Two replicas with the key sign the same size. The other one is cosigned between two requests of this one.
+async fn replicas_that_are_cosigned_in_turns_do_not_contradict_each_other(database: Database) {
+    mesh_runtime::install_crypto_provider();
+    let mut ledger = Ledger::new(&database).await;
+    let (witness, url) = WitnessServer::start("witness.example/one", 1).await;
+    ledger.append(300).await;
+    ledger.checkpointer().await.sign_if_new().await.unwrap();
+    witness.know(&ledger.keys().await.remove(0).to_string());
+    let all = [(&witness, url.as_str())];
+    let cosign = async |ledger: &Ledger| {
+        let newest = ledger.store.last_checkpoint().await.unwrap().unwrap();
+        let growth = Growth {
+            store: &ledger.store,
+            size: newest.size.unsigned_abs(),
+            subtrees: &[],
+        };
+        // Without memory of what it has cosigned, as after a restart.
+        witnesses(&all, 1).cosign(&newest.note, growth).await
+    };
+    cosign(&ledger).await.unwrap();
+
+    ledger.append(7).await;
+    ledger.checkpointer().await.sign_if_new().await.unwrap();
+    let newest = ledger.newest().await;
+    witness.cosign_meanwhile([(newest.size, newest.root)]);
+    let note = cosign(&ledger).await.unwrap();
+    let key: WitnessKey = witness.vkey().parse().unwrap();
+    assert_eq!(cosigned(&note, &[key]).unwrap().len(), 1);
+
+    // It is cosigned again and again: an outage, and no contradiction.
+    ledger.append(1).await;
+    ledger.checkpointer().await.sign_if_new().await.unwrap();
+    let sizes = [305, 306, 307];
+    witness.cosign_meanwhile(sizes.map(|size| (size, newest.root)));
+    let refused = cosign(&ledger).await;
+    assert!(matches!(refused, Err(Error::Witness(_))), "{refused:?}");
+
+    // Another root of the same size is one, also if it was cosigned meanwhile.
+    let newest = ledger.newest().await;
+    witness.cosign_meanwhile([(newest.size, [7; 32])]);
+    let refused = cosign(&ledger).await;
+    assert!(
+        matches!(refused, Err(Error::Inconsistent(_))),
+        "{refused:?}"
+    );
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Reads from NATS without the rights of a service.
+//! Reads from NATS, without the rights of a service where those of a reader are enough.
 
 use std::time::Duration;
 
@@ -16,17 +16,33 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// # Errors
 /// Why NATS cannot be reached, as text.
 pub async fn connect(context: &Context, configured_role: &str) -> Result<Bus, String> {
+    connect_with(context, configured_role, READER).await
+}
+
+/// As [`connect`], with the credentials of the role in both cases.
+///
+/// # Errors
+/// Why NATS cannot be reached, as text.
+pub async fn connect_as(context: &Context, role: &str) -> Result<Bus, String> {
+    connect_with(context, role, role).await
+}
+
+async fn connect_with(
+    context: &Context,
+    configured_role: &str,
+    role_of_up: &str,
+) -> Result<Bus, String> {
     let mut config = context.mesh.nats.clone();
     let mut role = configured_role;
     if config.url.is_empty() {
         let private = context.mesh.data_dir.join("private");
         let port = std::fs::read_to_string(private.join("nats.port"))
             .map_err(|_| "no NATS is known: mesh.nats.url is not set, and no `smesh up` runs")?;
-        let password = private.join("nats-passwords").join(READER);
+        let password = private.join("nats-passwords").join(role_of_up);
         config.url = format!("nats://127.0.0.1:{}", port.trim());
-        config.user = Some(READER.to_owned());
+        config.user = Some(role_of_up.to_owned());
         config.password_file = Some(password);
-        role = READER;
+        role = role_of_up;
     }
     config.provision = false;
     let url = config.redacted_url();

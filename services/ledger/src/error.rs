@@ -78,6 +78,16 @@ pub enum Error {
     /// Archives must be signed, and this process cannot sign.
     #[error("archive old payloads of the ledger: {0}")]
     Unsigned(String),
+    /// The ledger was restored to an earlier state, so nothing of it is signed or deleted.
+    #[error(
+        "archive old payloads of the ledger: refused, because it has {entries} entries, but a checkpoint of {signed} was signed; restore the rest with `smesh ledger resume` first"
+    )]
+    NotRetained {
+        /// Number of entries.
+        entries: u64,
+        /// Size of the largest known checkpoint.
+        signed: u64,
+    },
     /// The ledger did not sign a recorded range.
     #[error(
         "the table archives lists entries {first_seq} to {last_seq} as archived or erased without a signature of this ledger: retention stops; run `smesh verify`"

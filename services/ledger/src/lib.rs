@@ -210,7 +210,7 @@ async fn run(
     gaps.begin().await;
     let retained = context.health.condition("ledger.retention");
     retained.ok();
-    let schedule = configured_retention(&context, &config, store)?;
+    let schedule = configured_retention(&context, &config, store, &checkpointer)?;
     let cluster = &context.mesh.cluster;
     let stop = shutdown.child_token();
     let replaying = tokio::spawn(replayer.run(stop.clone()));
@@ -233,6 +233,7 @@ fn configured_retention(
     context: &Context,
     config: &Config,
     store: &Store,
+    checkpointer: &Checkpointer,
 ) -> Result<Option<RetentionSchedule>, BoxError> {
     let Some(max_age) = config.retention.max_age()? else {
         return Ok(None);
@@ -244,7 +245,7 @@ fn configured_retention(
     let folder = config.retention.archive_dir(&context.mesh.data_dir);
     let key = KeyFile::new(config.checkpoint.key_file(&context.mesh.data_dir));
     Ok(Some(RetentionSchedule {
-        retention: Retention::new(store.clone(), &location, key),
+        retention: Retention::new(store.clone(), &location, key).compared_by(checkpointer.clone()),
         max_age,
         folder: (!config.retention.erase).then_some(folder),
     }))

@@ -11,6 +11,9 @@
 //! After a crash at any point, the next run continues where this one stopped. The running ledger
 //! creates the audit entry from the recorded range (`retention_schedule.rs`).
 //!
+//! Before all of it the ledger is compared with the newest checkpoint signed on this host and the one on the bus. Of a ledger that was
+//! restored to an earlier state nothing is signed, and nothing is deleted.
+//!
 //! A recorded range without that signature was written by another party. Nothing is deleted for it,
 //! and archiving stops.
 //!
@@ -33,6 +36,7 @@ use tokio::sync::watch::Sender;
 
 use crate::adapters::archive_file::{self, ArchiveWriter, PartialArchive, VerifiedArchive};
 use crate::adapters::{ArchiveFileError, KeyFile, PayloadEraser, Store};
+use crate::checkpointer::Checkpointer;
 use crate::domain::archive::{StoredArchive, StoredFile, file_name, name, young};
 use crate::domain::checkpoint::{Checkpoint, StoredCheckpoint};
 use crate::domain::export::ExportLine;
@@ -85,11 +89,12 @@ pub struct RetentionProgress {
 }
 
 /// Archives or erases the content of old entries.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Retention {
     store: Store,
     eraser: PayloadEraser,
     key: KeyFile,
+    published: Option<Checkpointer>,
 }
 
 impl Retention {
@@ -97,7 +102,41 @@ impl Retention {
     /// key that signs the ledger's checkpoints.
     pub fn new(store: Store, location: &Location, key: KeyFile) -> Self {
         let eraser = PayloadEraser::connect(location);
-        Self { store, eraser, key }
+        Self {
+            store,
+            eraser,
+            key,
+            published: None,
+        }
+    }
+
+    /// Compares the ledger with its published checkpoints as well, which this checkpointer reads.
+    #[must_use]
+    pub fn compared_by(mut self, checkpointer: Checkpointer) -> Self {
+        self.published = Some(checkpointer);
+        self
+    }
+
+    /// Checks that the ledger has all entries that were signed.
+    async fn check_not_set_back(&self) -> Result<(), Error> {
+        if let Some(note) = self.key.last_note()? {
+            let signed = Checkpoint::unverified(&note).map_err(|error| Error::KeyUnfit {
+                path: self.key.path().to_owned(),
+                fault: format!("the newest note beside it: {error}"),
+            })?;
+            let (entries, signed) = (self.store.head().await?.seq, signed.size);
+            if entries < signed {
+                return Err(Error::NotRetained { entries, signed });
+            }
+        }
+        let Some(checkpointer) = &self.published else {
+            return Ok(());
+        };
+        let compared = checkpointer.check_published_checkpoints().await;
+        compared.map_err(|error| match error {
+            Error::SetBack { entries, signed } => Error::NotRetained { entries, signed },
+            other => other,
+        })
     }
 
     /// Computes what a run would do.
@@ -117,13 +156,14 @@ impl Retention {
     /// Archives or erases, after completing an interrupted run.
     ///
     /// # Errors
-    /// If an entry or file cannot be read, written or deleted. Completed ranges remain, and the
-    /// next run continues.
+    /// [`Error::NotRetained`] if more entries were signed than the ledger has. If an entry or file
+    /// cannot be read, written or deleted: completed ranges remain, and the next run continues.
     pub async fn run(
         &self,
         request: &RetentionRequest,
         progress: &Sender<RetentionProgress>,
     ) -> Result<RetentionResult, Error> {
+        self.check_not_set_back().await?;
         let mut done = RetentionResult::default();
         // Once, so that what is selected is what the checks accept.
         let young = young(request.before, Utc::now());

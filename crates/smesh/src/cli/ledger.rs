@@ -173,7 +173,8 @@ pub struct LedgerResume {
 Archives the content of older entries, up to the last one covered by a signed checkpoint, then removes it from the database. The hashes remain, so
 `smesh verify` still works; with --archive DIR it verifies the archives, too. `smesh verify --export FILE --key KEY` verifies a single archive.
 If it is interrupted, run it again. It works directly on the database, even while the ledger runs. Run it as the user of `smesh up`; on PostgreSQL
-use a member of the role ledger_retention (ledger.retention.url). The running ledger records the operation in the audit.
+use a member of the role ledger_retention (ledger.retention.url). The running ledger records the operation in the audit. Nothing is taken out of a
+ledger that has fewer entries than were signed, so NATS with its checkpoints must answer.
 
   smesh ledger retain --before 400days --archive-dir /srv/archive
   smesh ledger retain --before 2025-01-01T00:00:00Z --erase        only the hashes remain

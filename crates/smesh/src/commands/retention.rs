@@ -5,17 +5,19 @@ use std::time::Duration;
 use chrono::{DateTime, SecondsFormat, Utc};
 use indicatif::{ProgressBar, ProgressStyle};
 use ledger::adapters::KeyFile;
+use ledger::checkpointer::Checkpointer;
 use ledger::domain::archive::StoredArchive;
 use ledger::retention::{RetentionProgress, RetentionRequest};
-use ledger::{Location, Retention, Store};
-use mesh_runtime::TimeBound;
+use ledger::{LedgerService, Location, Retention, Store};
+use mesh_events::catalogue::MESH_CHECKPOINTS;
+use mesh_runtime::{Service as _, TimeBound};
 use serde_json::{Value, json};
 use tokio::sync::watch::Sender;
 use tokio_util::sync::CancellationToken;
 
 use crate::cli::{Global, LedgerRetain};
 use crate::error::Error;
-use crate::{settings, show};
+use crate::{reader, settings, show};
 
 pub(super) async fn retain(global: &Global, args: LedgerRetain) -> Result<(), Error> {
     let before = before(args.before)?;
@@ -28,7 +30,7 @@ pub(super) async fn retain(global: &Global, args: LedgerRetain) -> Result<(), Er
     };
     let store = Store::connect(&location, None, 1).map_err(failed)?;
     let key = KeyFile::new(config.checkpoint.key_file(&context.mesh.data_dir));
-    let retention = Retention::new(store, &location, key);
+    let retention = Retention::new(store.clone(), &location, key.clone());
     let folder = args
         .archive_dir
         .unwrap_or_else(|| config.retention.archive_dir(&context.mesh.data_dir));
@@ -51,6 +53,15 @@ pub(super) async fn retain(global: &Global, args: LedgerRetain) -> Result<(), Er
             ),
         });
     }
+    let bus = reader::connect_as(&context, LedgerService::NAME).await;
+    let bus = bus.map_err(|why| {
+        Error::Failed(format!(
+            "the ledger is not compared with its checkpoints on {MESH_CHECKPOINTS}, so nothing is archived or erased: {why}"
+        ))
+    })?;
+    let (cluster, config) = (&context.mesh.cluster, config.checkpoint);
+    let published = Checkpointer::new(store, bus.clone(), key, &config.origin(cluster), cluster);
+    let retention = retention.compared_by(published);
     let request = RetentionRequest {
         before,
         folder: (!args.erase).then_some(folder),
@@ -75,6 +86,7 @@ pub(super) async fn retain(global: &Global, args: LedgerRetain) -> Result<(), Er
     };
     bar.finish_and_clear();
     retention.close().await;
+    bus.close().await;
     let done = done.map_err(failed)?;
     if global.json {
         let archives: Vec<Value> = done.archives.iter().map(as_json).collect();

@@ -45,6 +45,14 @@ async fn a_backup_that_was_put_back_is_noticed_and_resumed() {
         "{}",
         metrics()
     );
+    // Nothing of it is erased. The restored `.last` fits it, so the bus says what is missing.
+    let refused = mesh.run(&["ledger", "retain", "--before", "1ms", "--erase"]);
+    let printed = stderr(&refused);
+    assert_eq!(refused.status.code(), Some(1), "{printed}");
+    assert!(
+        printed.contains("was signed; restore the rest with `smesh ledger resume` first"),
+        "{printed}"
+    );
     let refused = mesh.run(&["ledger", "resume", "--from-checkpoint", "keys"]);
     assert!(stderr(&refused).contains("checkpoint"), "{refused:?}");
     let resumed = mesh.run(&["ledger", "resume", "--from-checkpoint", "kept.note"]);
@@ -65,6 +73,8 @@ async fn a_backup_that_was_put_back_is_noticed_and_resumed() {
         let listed = stdout(&mesh.run(&["events", "--type", "audit.history", "--json"]));
         listed.contains("contradicted") && listed.contains("resumed")
     });
+    let archives = mesh.run(&["ledger", "archives", "--json"]);
+    assert!(stdout(&archives).contains("[]"), "{archives:?}");
     // A new key is accepted, because the former one handed over to it.
     assert!(mesh.run(&["ledger", "key", "rotate"]).status.success());
     signed(&mesh, 11).await;

@@ -10,6 +10,7 @@ mod indexed;
 pub mod interrupted;
 mod permissions;
 mod removed_audit;
+mod set_back;
 
 use std::path::{Path, PathBuf};
 

@@ -35,7 +35,7 @@ mod why;
 
 use std::process::ExitCode;
 
-use crate::cli::{Cli, Command, Ledger, LedgerKey};
+use crate::cli::{Cli, Command, Ledger, LedgerKey, Replay};
 use crate::error::Error;
 use crate::{known, settings, up};
 
@@ -85,7 +85,8 @@ pub async fn run(cli: Cli) -> Result<ExitCode, Error> {
     }
 }
 
-/// True if the command shows data from the API's ledger.
+/// True if the command shows or publishes what the API's ledger has, or lists what was taken out of it. A replay can be cancelled
+/// whatever the ledger is.
 const fn reads_ledger(command: &Command) -> bool {
     match command {
         Command::Events(_)
@@ -93,9 +94,13 @@ const fn reads_ledger(command: &Command) -> bool {
         | Command::Stats(_)
         | Command::Job(_)
         | Command::Node(_)
-        | Command::Ledger(Ledger::Checkpoint | Ledger::Key(LedgerKey::Show) | Ledger::Export(_)) => {
-            true
-        }
+        | Command::Replay(Replay::Start(_) | Replay::List { .. } | Replay::Show { .. })
+        | Command::Ledger(
+            Ledger::Checkpoint
+            | Ledger::Key(LedgerKey::Show)
+            | Ledger::Export(_)
+            | Ledger::Archives,
+        ) => true,
         Command::Verify(args) => args.remote,
         _ => false,
     }

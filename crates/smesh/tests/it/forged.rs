@@ -128,7 +128,18 @@ async fn another_history_with_the_same_key_is_found_by_a_stored_checkpoint() {
     std::fs::rename(mesh.path("known.before"), mesh.path(KNOWN)).unwrap();
     for refused in [
         &["events"][..],
+        &["export"],
+        &["stats"],
+        &["job", "8"],
+        &["node", "n1"],
+        &["replay", "start"],
+        &["replay", "list"],
+        &["replay", "show", "1"],
+        &["verify", "--remote"],
+        &["ledger", "archives"],
+        &["ledger", "checkpoint"],
         &["ledger", "export"],
+        &["ledger", "key", "show"],
         &["ledger", "monitor", "--once"],
     ] {
         let output = mesh.run(refused);

@@ -14,8 +14,8 @@ use ledger::domain::checkpoint::Checkpoint;
 use ledger::domain::keys;
 use ledger::domain::note::PublicKey;
 use ledger::{
-    Elsewhere, Fault, Location, RemovedAudit, Store, TrustAnchors, UnverifiedLedger, VerifyError,
-    VerifyProgress, VerifyReport,
+    Class, Elsewhere, Fault, Location, PUBLISHED, RemovedAudit, Store, TrustAnchors,
+    UnverifiedLedger, VerifyError, VerifyProgress, VerifyReport,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -124,6 +124,14 @@ async fn database(
         Ok(report) => report,
         Err(error) => return lie_or(error),
     };
+    if configured.is_none() {
+        report.classes.push(Class {
+            name: PUBLISHED,
+            unchecked: Some(
+                "a file alone is not compared with NATS: verify without --database".to_owned(),
+            ),
+        });
+    }
     if let Some((context, configured)) = &configured {
         let store = Store::connect(&location, None, 1).map_err(failed)?;
         let keys = store.checkpoint_keys().await;

@@ -1,5 +1,7 @@
 //! `smesh verify` of a running mesh whose database was changed by an attacker with all rights.
 
+use std::collections::BTreeSet;
+
 use mesh_events::EventType;
 use mesh_testkit::{Postgres, fixtures, write_private};
 use serde_json::Value;
@@ -124,6 +126,22 @@ async fn a_deleted_checkpoint_is_found_by_the_published_ones(url: Option<String>
     victim.is_signed(3);
     let (whole, status) = victim.verify(&[]);
     assert_eq!(status, Some(0), "{whole}");
+    let export = victim.mesh.run(&["ledger", "export", "-o", "export"]);
+    assert!(export.status.success(), "{}", stderr(&export));
+    let keys = stdout(&victim.mesh.run(&["ledger", "key", "show"]));
+    let key = ["--key", keys.trim()];
+    for (way, unchecked) in [
+        (&["--remote"][..], 10),
+        (&["--export", "export"][..], 10),
+        (&["--database", "data/ledger.db"][..], 2),
+    ] {
+        if victim.url.is_some() && way[0] == "--database" {
+            continue;
+        }
+        let (answer, status) = victim.verify(&[way, &key].concat());
+        assert_eq!(status, Some(0), "{answer}");
+        every_class_is_listed(&whole, &answer, unchecked);
+    }
     // The rest is numbered again, so nothing in the database shows it.
     let delete = "DELETE FROM checkpoints WHERE number = 1;
                   UPDATE checkpoints SET number = number + 1000;
@@ -141,6 +159,26 @@ async fn a_deleted_checkpoint_is_found_by_the_published_ones(url: Option<String>
         "{found}"
     );
     assert_eq!(found["class"], "checkpoints", "{found}");
+}
+
+/// Each class of a verification of everything is checked, or not for a reason.
+fn every_class_is_listed(whole: &Value, answer: &Value, unchecked: usize) {
+    let names = |answer: &Value| -> BTreeSet<String> {
+        let checked = answer["checked"].as_array().unwrap().iter();
+        let checked = checked.map(|name| name.as_str().unwrap().to_owned());
+        let unchecked = answer["unchecked"].as_object().unwrap().keys().cloned();
+        let names = checked.chain(unchecked);
+        // An export has no head, its checkpoint has one.
+        names
+            .map(|name| name.replace("chain and checkpoint", "chain and head"))
+            .collect()
+    };
+    assert_eq!(names(whole), names(answer), "{answer}");
+    let reasons = answer["unchecked"].as_object().unwrap();
+    assert_eq!(reasons.len(), unchecked, "{answer}");
+    assert!(reasons.contains_key("published checkpoints"), "{answer}");
+    let is_told = |why: &Value| why.as_str().is_some_and(|why| why.len() > 5);
+    assert!(reasons.values().all(is_told), "{answer}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

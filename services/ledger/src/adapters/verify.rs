@@ -19,7 +19,7 @@ use mesh_db::sql::Sql;
 
 use self::archives::{ArchiveVerifier, ArchivedIdVerifier};
 use self::checkpoints::CheckpointVerifier;
-pub use self::data_class::PUBLISHED;
+pub use self::data_class::{EXPORTED, PUBLISHED};
 pub use self::database::INTEGRITY_CACHE_KIB;
 use self::database::{Integrity, IntegrityCheck};
 pub use self::outcome::{
@@ -88,8 +88,9 @@ impl UnverifiedLedger {
     /// # Errors
     /// If the file does not exist.
     pub fn open(location: &Location) -> Result<Self, VerifyError> {
-        // For the pages, the integrity check and everything else.
-        let connections = u32::try_from(pages_ahead() + 2).unwrap_or(u32::MAX);
+        // For the pages, the integrity check, the indexes that it compares, and everything else.
+        let connections = pages_ahead() + 2;
+        let connections = u32::try_from(connections).unwrap_or(u32::MAX);
         let pool = match location {
             Location::Sqlite(path) => sqlite::only_reading(path, connections)?,
             Location::Postgres(options) => postgres::only_reading(options, connections),

@@ -5,10 +5,10 @@ use std::path::Path;
 
 use indicatif::ProgressBar;
 use ledger::domain::export::ExportVerifier;
-use ledger::{Class, FirstFault, TrustAnchors, VerifiedLedger, VerifyReport};
+use ledger::{FirstFault, TrustAnchors, VerifyReport};
 use ledger_format::file::{self, FileError};
 
-use super::report::{ENTRIES_ONLY, Lie};
+use super::report::Lie;
 use crate::cli::Global;
 use crate::client::Query;
 use crate::error::Error;
@@ -36,7 +36,7 @@ pub(super) fn file(
         },
     };
     match file::verify(&mut lines, options) {
-        Ok(export) => Ok(Ok(only_entries(export.verified))),
+        Ok(export) => Ok(Ok(VerifyReport::of_export(export.verified, trust))),
         Err(FileError::Invalid(bad)) => Ok(Err(bad.into())),
         Err(FileError::Read(source)) => Err(io(source)),
         Err(error) => Err(unprovable(&error)),
@@ -104,20 +104,12 @@ impl<'a> Lines<'a> {
     }
 
     fn finish(self) -> Result<Result<VerifyReport, Lie>, Error> {
-        match self.verifier {
-            Some(verifier) => Ok(verifier.finish().map(only_entries).map_err(Lie::from)),
-            None => Err(Error::Failed("verify export: it is empty".into())),
-        }
-    }
-}
-
-/// The report of an export, which proves only entries, chain and checkpoint.
-fn only_entries(verified: VerifiedLedger) -> VerifyReport {
-    VerifyReport {
-        verified,
-        classes: vec![Class {
-            name: ENTRIES_ONLY,
-            unchecked: None,
-        }],
+        let Some(verifier) = self.verifier else {
+            return Err(Error::Failed("verify export: it is empty".into()));
+        };
+        let verified = verifier.finish();
+        Ok(verified
+            .map(|verified| VerifyReport::of_export(verified, self.trust))
+            .map_err(Lie::from))
     }
 }

@@ -3,14 +3,12 @@
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 
-use ledger::{FirstFault, VerifyError, VerifyReport};
+use ledger::{EXPORTED, FirstFault, VerifyError, VerifyReport};
 use serde_json::{Value, json};
 
 use crate::error::Error;
 use crate::show;
 
-/// The only class that an export can prove.
-pub(super) const ENTRIES_ONLY: &str = "entries, chain and checkpoint";
 const UNSIGNED: &str = "no checkpoint is signed by a key that was given";
 
 /// A contradiction that verification found.
@@ -54,7 +52,7 @@ impl Lie {
 impl From<FirstFault> for Lie {
     fn from(bad: FirstFault) -> Self {
         Self {
-            class: ENTRIES_ONLY,
+            class: EXPORTED,
             seq: Some(bad.seq),
             reason: bad.what.to_string(),
         }

@@ -1,9 +1,11 @@
 //! Classes of verified data, and the class of each fault.
 
-use super::outcome::{Class, Elsewhere, RemovedAudit, TrustAnchors, VerifyError, list};
-use crate::domain::verify::Fault;
+use super::outcome::{Class, Elsewhere, RemovedAudit, TrustAnchors, VerifyError, VerifyReport, list};
+use crate::domain::verify::{Fault, VerifiedLedger};
 
 const ENTRIES: &str = "entries, chain and head";
+/// What an export proves.
+pub const EXPORTED: &str = "entries, chain and checkpoint";
 const INDEX: &str = "columns for queries";
 const CHECKPOINTS: &str = "checkpoints";
 const KEYS: &str = "keys and hand-overs";
@@ -20,8 +22,6 @@ const INTEGRITY: &str = "integrity of the database";
 /// Returns all classes of a successful verification. `unread` is the number of archive files that
 /// are missing and may be, `removed` are the audit entries whose content is.
 pub(super) fn checked(trust: &TrustAnchors, unread: usize, removed: &[i64]) -> Vec<Class> {
-    let is_missing = trust.checkpoints.is_empty() && trust.newest.is_none();
-    let none = is_missing.then(|| "none was given".to_owned());
     let files = match (unread, &trust.elsewhere) {
         (0, _) => None,
         (unread, Elsewhere::Names(_)) => Some(format!(
@@ -44,7 +44,7 @@ pub(super) fn checked(trust: &TrustAnchors, unread: usize, removed: &[i64]) -> V
         (INDEX, None),
         (CHECKPOINTS, None),
         (KEYS, None),
-        (TRUSTED, none),
+        (TRUSTED, none_given(trust)),
         (SUBTREES, None),
         (ARCHIVES, None),
         (AUDIT, audit),
@@ -54,6 +54,41 @@ pub(super) fn checked(trust: &TrustAnchors, unread: usize, removed: &[i64]) -> V
     ]
     .map(|(name, unchecked)| Class { name, unchecked })
     .into()
+}
+
+fn none_given(trust: &TrustAnchors) -> Option<String> {
+    let is_missing = trust.checkpoints.is_empty() && trust.newest.is_none();
+    is_missing.then(|| "none was given".to_owned())
+}
+
+impl VerifyReport {
+    /// Report of an export, which has entries up to one checkpoint and nothing else of the ledger.
+    pub fn of_export(verified: VerifiedLedger, trust: &TrustAnchors) -> Self {
+        let without = |what: &str| Some(format!("an export has no {what}"));
+        let classes = [
+            (EXPORTED, None),
+            (INDEX, without("index")),
+            (CHECKPOINTS, without("checkpoint but its last")),
+            (KEYS, without("keys")),
+            (TRUSTED, none_given(trust)),
+            (SUBTREES, without("subtrees")),
+            (ARCHIVES, without("records of archives")),
+            (AUDIT, without("records of archives or keys")),
+            (FILES, without("records of archives")),
+            (SCHEMA, without("database")),
+            (INTEGRITY, without("database")),
+            (
+                PUBLISHED,
+                Some("only `smesh verify` of the database reads MESH_CHECKPOINTS".to_owned()),
+            ),
+        ];
+        Self {
+            verified,
+            classes: classes
+                .map(|(name, unchecked)| Class { name, unchecked })
+                .into(),
+        }
+    }
 }
 
 impl VerifyError {

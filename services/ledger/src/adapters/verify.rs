@@ -12,6 +12,7 @@ mod partial_indexes;
 mod records;
 mod rows;
 pub mod schema;
+mod shadows;
 
 use mesh_db::Location;
 use mesh_db::pool::{Connection, Pool};

@@ -8,6 +8,7 @@ use mesh_db::sql::Sql;
 use sqlx::sqlite::SqlitePoolOptions;
 use tokio::sync::OnceCell;
 
+use super::shadows;
 use crate::adapters::sqlite;
 use crate::adapters::store::TABLES;
 use crate::error::Error;
@@ -30,6 +31,11 @@ static EXPECTED_SQLITE: OnceCell<SchemaObjects> = OnceCell::const_new();
 
 /// Returns a description of the first difference, or `None`.
 pub async fn difference(connection: &mut Connection) -> Result<Option<String>, Error> {
+    if let Connection::Postgres(_) = connection
+        && let Some(shadow) = shadows::first(connection).await.map_err(Error::Read)?
+    {
+        return Ok(Some(format!("this was added or changed: {shadow}")));
+    }
     let found = match connection {
         Connection::Sqlite(_) => of_sqlite(connection).await,
         Connection::Postgres(_) => of_postgres(connection).await,

@@ -155,6 +155,58 @@ async fn find_an_altered_index(database: Database, amcheck: bool) {
     assert!(matches!(found, VerifyError::Damaged(_)), "{found}");
 }
 
+/// A reader finds nothing of a user, and the comparison of the tables would be told what the attacker likes.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_operator_that_denies_a_user_is_found() {
+    let mut victim = Victim::new(Database::postgres().await).await;
+    let user = victim
+        .outsider
+        .texts("SELECT MIN(user_name) FROM event_index");
+    let user = user.await.remove(0);
+    for sql in [
+        &*format!(
+            "CREATE FUNCTION mine(TEXT, TEXT) RETURNS BOOLEAN LANGUAGE sql IMMUTABLE AS $$ SELECT $1 OPERATOR(pg_catalog.=) $2 AND $2 OPERATOR(pg_catalog.<>) '{user}' $$"
+        ),
+        "CREATE OPERATOR public.= (LEFTARG = TEXT, RIGHTARG = TEXT, FUNCTION = mine)",
+        "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET search_path = public, pg_catalog', current_database()); END $$",
+    ] {
+        victim.outsider.execute(sql).await;
+    }
+    let mut reader = victim.database.outsider().await;
+    let count = format!("SELECT COUNT(*) FROM event_index WHERE user_name = '{user}'");
+    assert_eq!(reader.numbers(&count).await, [0], "the act has an effect");
+    victim.ledger = UnverifiedLedger::open(&victim.database.location()).unwrap();
+    let found = victim.verify().await.unwrap_err();
+    assert!(
+        matches!(&found, VerifyError::Schema(what) if what.contains("search_path")),
+        "{found}"
+    );
+    let reset = "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I RESET search_path', current_database()); END $$";
+    victim.outsider.execute(reset).await;
+    victim.ledger = UnverifiedLedger::open(&victim.database.location()).unwrap();
+    let found = victim.verify().await.unwrap_err();
+    assert!(
+        matches!(&found, VerifyError::Schema(what) if what.contains("operator public.=(text,text)")),
+        "{found}"
+    );
+}
+
+/// Others share the database: their functions, and those of extensions in the same schema.
+#[tokio::test(flavor = "multi_thread")]
+async fn functions_of_others_in_the_schema_are_no_tampering() {
+    let mut victim = Victim::new(Database::postgres().await).await;
+    for sql in [
+        "CREATE EXTENSION citext",
+        "CREATE EXTENSION amcheck",
+        "CREATE FUNCTION of_another_program(TEXT) RETURNS TEXT LANGUAGE sql AS 'SELECT $1'",
+        "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET search_path = public', current_database()); END $$",
+    ] {
+        victim.outsider.execute(sql).await;
+    }
+    victim.ledger = UnverifiedLedger::open(&victim.database.location()).unwrap();
+    victim.verify().await.unwrap();
+}
+
 /// SQLite's own check of 3.51 finds no entry too many in a partial index.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_index_that_hands_an_event_to_another_user_is_found() {

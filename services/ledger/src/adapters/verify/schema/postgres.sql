@@ -48,12 +48,14 @@ WITH ours AS (
         replace(proconfig::text, 'search_path=' || current_schema() || ',', 'search_path=<schema>,'), prosecdef, md5(prosrc))
     FROM pg_proc WHERE pronamespace = current_schema()::regnamespace AND proname LIKE 'ledger\_%'
     UNION ALL
-    -- Settings of the database or of a role that switch triggers off, or let reads leave something out.
+    -- Settings of the database or of a role that switch triggers off, or let reads leave something out. With another schema before
+    -- pg_catalog, an operator or a type of it may stand for one of PostgreSQL's.
     SELECT format('setting %s of role %s', value, setrole)
     FROM pg_db_role_setting, unnest(setconfig) AS value
     WHERE setdatabase IN (0, (SELECT oid FROM pg_database WHERE datname = current_database()))
-      AND split_part(value, '=', 1) IN ('session_replication_role', 'zero_damaged_pages', 'ignore_checksum_failure', 'ignore_system_indexes',
-          'transform_null_equals')
+      AND (split_part(value, '=', 1) IN ('session_replication_role', 'zero_damaged_pages', 'ignore_checksum_failure', 'ignore_system_indexes',
+              'transform_null_equals')
+          OR value ~* '^search_path=.*,\s*"?pg_catalog"?\s*(,|$)')
 )
 SELECT regexp_replace(line, 'payloads_[0-9]{4}_[0-9]{2}', 'payloads_<month>', 'g') AS line, COUNT(*) AS count
 FROM lines GROUP BY 1

@@ -115,6 +115,46 @@ pub const CLASSES: &[Class] = &[
         ],
     ),
     database(
+        "an operator that denies a user",
+        &[],
+        &[
+            "CREATE FUNCTION mine(TEXT, TEXT) RETURNS BOOLEAN LANGUAGE sql IMMUTABLE AS $$ SELECT $1 OPERATOR(pg_catalog.=) $2 AND $1 OPERATOR(pg_catalog.<>) 'alice' $$",
+            "CREATE OPERATOR public.= (LEFTARG = TEXT, RIGHTARG = TEXT, FUNCTION = mine)",
+        ],
+        &[
+            "DROP OPERATOR public.= (TEXT, TEXT)",
+            "DROP FUNCTION mine(TEXT, TEXT)",
+        ],
+    ),
+    database(
+        "a function in the place of one of PostgreSQL",
+        &[],
+        &[
+            "CREATE FUNCTION public.format(TEXT, NAME) RETURNS TEXT LANGUAGE sql IMMUTABLE AS $$ SELECT 'nothing' $$",
+        ],
+        &["DROP FUNCTION public.format(TEXT, NAME)"],
+    ),
+    database(
+        "a search path of the database with others before PostgreSQL",
+        &[],
+        &[
+            "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET search_path = public, pg_catalog', current_database()); END $$",
+        ],
+        &[
+            "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I RESET search_path', current_database()); END $$",
+        ],
+    ),
+    database(
+        "a search path of a role with others before PostgreSQL",
+        &[],
+        &[
+            "DO $$ BEGIN EXECUTE format('ALTER ROLE %I IN DATABASE %I SET search_path = public, pg_catalog', current_user, current_database()); END $$",
+        ],
+        &[
+            "DO $$ BEGIN EXECUTE format('ALTER ROLE %I IN DATABASE %I RESET search_path', current_user, current_database()); END $$",
+        ],
+    ),
+    database(
         "a setting of a function added",
         &[],
         &["ALTER FUNCTION ledger_refuse() SET search_path = pg_temp"],

@@ -90,7 +90,7 @@ impl UnverifiedLedger {
     /// If the file does not exist.
     pub fn open(location: &Location) -> Result<Self, VerifyError> {
         // For the pages, the integrity check, the indexes that it compares, and everything else.
-        let connections = pages_ahead() + 2;
+        let connections = pages_ahead() + indexes::AT_ONCE + 2;
         let connections = u32::try_from(connections).unwrap_or(u32::MAX);
         let pool = match location {
             Location::Sqlite(path) => sqlite::only_reading(path, connections)?,

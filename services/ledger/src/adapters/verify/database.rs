@@ -46,7 +46,7 @@ impl IntegrityCheck {
             let check = async {
                 match connection {
                     Connection::Sqlite(_) => of_sqlite(&mut connection).await,
-                    Connection::Postgres(_) => of_postgres(&mut connection).await,
+                    Connection::Postgres(_) => of_postgres(&mut connection, &pool).await,
                 }
             };
             let cancelled = is_cancelled.run_until_cancelled(check).await;
@@ -87,12 +87,12 @@ async fn of_sqlite(connection: &mut Connection) -> Result<Integrity, sqlx::Error
     Ok(damage.map_or(Integrity::Whole, Integrity::Damaged))
 }
 
-async fn of_postgres(connection: &mut Connection) -> Result<Integrity, sqlx::Error> {
+async fn of_postgres(connection: &mut Connection, pool: &Pool) -> Result<Integrity, sqlx::Error> {
     let sql = Sql::new(
         "SELECT quote_ident(nspname) AS schema FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace WHERE extname = 'amcheck'",
     );
     let Some(row) = connection.conn().first(&sql).await? else {
-        return indexes::compare(connection).await;
+        return indexes::compare(pool).await;
     };
     let schema: String = row.get("schema")?;
     let sql = Sql::new(format!(
@@ -101,12 +101,12 @@ async fn of_postgres(connection: &mut Connection) -> Result<Integrity, sqlx::Err
          WHERE x.relnamespace = current_schema()::regnamespace AND i.indisvalid AND i.indisready"
     ));
     match connection.conn().first(&sql).await {
-        Ok(_) => indexes::compare(connection).await,
+        Ok(_) => indexes::compare(pool).await,
         // Insufficient privilege, or no such function in an older version.
         Err(sqlx::Error::Database(error))
             if matches!(error.code().as_deref(), Some("42501" | "42883")) =>
         {
-            indexes::compare(connection).await
+            indexes::compare(pool).await
         }
         // Class XX reports damaged data or indexes. Any other error is a failed read.
         Err(sqlx::Error::Database(error))

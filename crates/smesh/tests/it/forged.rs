@@ -135,7 +135,7 @@ async fn another_history_with_the_same_key_is_found_by_a_stored_checkpoint() {
         &["replay", "start"],
         &["replay", "list"],
         &["replay", "show", "1"],
-        &["verify", "--remote"],
+        &["verify", "--remote", "--key", "keys"],
         &["ledger", "archives"],
         &["ledger", "checkpoint"],
         &["ledger", "export"],

@@ -33,6 +33,6 @@ pub use action::{Acted, Action, JobUpdate};
 pub use error::{FieldError, SubmitError};
 pub use fields::JobFields;
 pub use key::{ParseKeyError, SubmitKey};
-pub use status::{Confirmation, FoundJob, JobStatus};
+pub use status::{ArrayRecord, Confirmation, FoundJob, JobStatus};
 pub use submission::Submission;
 pub use submitter::{Config, Submitter};

@@ -1,10 +1,12 @@
 //! Looks a job up by its id: in the controller, then in accounting.
 
-use slurm_client::{AccountingQuery, AccountingRecord, CommentedJob, Error, JobRecord, Slurm};
+use slurm_client::{
+    AccountingQuery, AccountingRecord, ArrayTasks, CommentedJob, Error, JobRecord, Slurm,
+};
 use slurm_types::{JobBaseState, JobId};
 
-use crate::status::JobStatus;
-use crate::{Confirmation, SubmitError, SubmitKey};
+use crate::status::{ArrayRecord, JobStatus};
+use crate::{Confirmation, SubmitError, SubmitKey, classify};
 
 /// What controller and accounting say of a job of this user. Without a key any job of the user counts.
 pub(crate) async fn status(
@@ -37,6 +39,31 @@ pub(crate) async fn status(
         Err(error) if is_without_accounting(&error) => Ok(Confirmation::Absent),
         Err(error) => Ok(Confirmation::Unknown(error.to_string())),
     }
+}
+
+/// What the controller has of an array of this user. Of another user's array it is nothing: ids come back.
+pub(crate) async fn tasks(
+    slurm: &Slurm,
+    uid: u32,
+    array: JobId,
+) -> Result<Vec<ArrayRecord>, SubmitError> {
+    let lookup = slurm.jobs(&[array]).await;
+    let lookup = lookup.map_err(|error| classify::unanswered(&error))?;
+    if let Some((_, problem)) = lookup.unclear.first() {
+        return Err(SubmitError::unknown(problem.as_str()));
+    }
+    let of_owner = lookup
+        .found
+        .iter()
+        .filter(|record| record.uid == Some(uid) && record.array_job_id == Some(array));
+    let read = of_owner.map(|record| ArrayRecord {
+        task: record.array_tasks.as_ref().and_then(ArrayTasks::task),
+        state: record.state.clone(),
+        held: JobStatus::is_held(&record.state, &record.reason, record.priority),
+        restarts: record.restarts,
+        end: record.end,
+    });
+    Ok(read.collect())
 }
 
 fn in_accounting(

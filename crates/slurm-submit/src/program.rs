@@ -99,6 +99,7 @@ fn validate(request: &Request) -> Result<(), SubmitError> {
         }
         Verb::Find(_)
         | Verb::Status(_)
+        | Verb::Tasks(_)
         | Verb::Confirm { .. }
         | Verb::Release { .. }
         | Verb::Cancel { .. }
@@ -129,6 +130,9 @@ impl OwnersSlurm {
             Verb::Put { .. } => return Err(SubmitError::refused("a chosen id needs slurmrestd")),
             Verb::Find(key) => Answer::Found(self.jobs(|found| found == key).await?),
             Verb::Status(job) => Answer::Confirmed(self.status(*job).await?),
+            Verb::Tasks(array) => {
+                Answer::Tasks(lookup::tasks(&self.slurm, self.owner.uid, *array).await?)
+            }
             Verb::Confirm { job, key } => Answer::Confirmed(self.confirm(*job, key).await?),
             Verb::Release { job, key } => Answer::Acted(self.release(*job, key).await?),
             Verb::Cancel { job, key } => Answer::Acted(self.cancel(*job, key).await?),

@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use slurm_types::JobId;
 
-use crate::{Acted, Action, Confirmation, FoundJob, Submission, SubmitError, SubmitKey};
+use crate::{
+    Acted, Action, ArrayRecord, Confirmation, FoundJob, Submission, SubmitError, SubmitKey,
+};
 
 /// Longest request. Scripts are 4 MiB at most, and a control character is six bytes in JSON.
 pub(crate) const MAX_REQUEST_BYTES: u64 = 32 << 20;
@@ -30,6 +32,8 @@ pub(crate) enum Verb {
     },
     Find(SubmitKey),
     Status(JobId),
+    /// The records of an array.
+    Tasks(JobId),
     Confirm {
         job: JobId,
         key: SubmitKey,
@@ -55,6 +59,7 @@ pub(crate) enum Answer {
     Submitted(JobId),
     Found(Vec<FoundJob>),
     Confirmed(Confirmation),
+    Tasks(Vec<ArrayRecord>),
     Acted(Acted),
     Failed(SubmitError),
 }

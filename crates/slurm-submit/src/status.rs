@@ -41,6 +41,21 @@ impl JobStatus {
     }
 }
 
+/// A record of an array in the controller: of one task, or of all that have not left the array's own record.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ArrayRecord {
+    /// The task's index. `None`: the tasks that have not left the array's own record.
+    pub task: Option<u32>,
+    /// State.
+    pub state: JobState,
+    /// True if it is pending and held.
+    pub held: bool,
+    /// How often Slurm restarted it.
+    pub restarts: u32,
+    /// When it ended. A pending or running one has none, or one that is expected.
+    pub end: Option<UnixTime>,
+}
+
 /// A job that was found by its key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FoundJob {

@@ -10,7 +10,10 @@ use slurm_client::Commands;
 use slurm_types::{JobId, JobRef};
 
 use crate::request::{Answer, Request, Verb};
-use crate::{Acted, Action, Confirmation, FoundJob, Submission, SubmitError, SubmitKey, classify};
+use crate::{
+    Acted, Action, ArrayRecord, Confirmation, FoundJob, Submission, SubmitError, SubmitKey,
+    classify,
+};
 
 const PROGRAM: &str = "trigger-submitter";
 /// The program ends by itself: it runs three commands at most, each with its own deadline of 30 s. A process of another user cannot even be
@@ -119,6 +122,17 @@ impl Submitter {
     /// As [`Self::confirm`].
     pub async fn status(&self, owner: &str, job: JobId) -> Result<Confirmation, SubmitError> {
         self.confirmed(owner, Verb::Status(job)).await
+    }
+
+    /// The records of an array of a user in the controller's memory. Empty if it has none of this user.
+    ///
+    /// # Errors
+    /// Without a clear answer of the controller, never an empty list.
+    pub async fn tasks(&self, owner: &str, array: JobId) -> Result<Vec<ArrayRecord>, SubmitError> {
+        match self.ask(owner, Verb::Tasks(array)).await? {
+            Answer::Tasks(records) => Ok(records),
+            other => Err(odd(&other)),
+        }
     }
 
     /// Releases a job that has this id and this key. Done as well if it is released already.

@@ -1,6 +1,7 @@
 //! The database.
 
 pub mod approvals;
+pub mod arrays;
 pub mod bus;
 pub mod intents;
 pub mod outbox;

@@ -40,6 +40,9 @@ pub struct Config {
     /// Age at which a submission is given up.
     #[serde(with = "humantime_serde")]
     pub give_up_after: Duration,
+    /// Longest time for which a retry waits for the other tasks of its array.
+    #[serde(with = "humantime_serde")]
+    pub array_wait: Duration,
     /// How long runs are stored.
     #[serde(with = "humantime_serde")]
     pub retention: Duration,
@@ -88,6 +91,7 @@ impl Default for Config {
             retry_initial_interval: Duration::from_secs(2),
             retry_max_interval: Duration::from_secs(300),
             give_up_after: Duration::from_secs(86_400),
+            array_wait: Duration::from_secs(3_600),
             retention: Duration::from_secs(30 * 86_400),
             batch_size: 64,
             submitter: slurm_submit::Config::default(),
@@ -143,6 +147,7 @@ impl Config {
             "retry_max_interval: at least retry_initial_interval",
         );
         check(self.give_up_after >= minute, "give_up_after: at least 60s");
+        check(self.array_wait <= day * 7, "array_wait: at most 7d");
         check(
             self.retention >= day * 14,
             "retention: at least 14d, as long as the event stream",

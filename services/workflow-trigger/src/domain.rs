@@ -2,6 +2,7 @@
 
 pub mod action;
 pub mod approval;
+pub mod array;
 pub mod firing;
 pub mod guards;
 pub mod index;

@@ -7,6 +7,7 @@ mod approval;
 mod copies;
 mod rerun;
 mod submission;
+mod tasks;
 
 use std::collections::BTreeMap;
 use std::pin::pin;
@@ -191,6 +192,9 @@ impl Driver {
                 restarts,
                 changes,
             }) => self.rerun(intent, *job_id, *restarts, changes).await,
+            Some(PlannedAction::RerunTasks { first }) => {
+                self.rerun_tasks(intent, first.array).await
+            }
             Some(PlannedAction::Act { job_id, action }) => self.act(intent, *job_id, action).await,
             Some(PlannedAction::Publish { event_type, data }) => {
                 self.publish(intent, event_type, data).await
@@ -314,7 +318,11 @@ impl Driver {
             .and_then(|approval| approval.until)
             .filter(|_| intent.state == IntentState::Approval);
         let age = (now - intent.created_at).to_std().unwrap_or_default();
-        let is_old = age > self.config.give_up_after && ends_at.is_none();
+        let waits = match &intent.action {
+            Some(PlannedAction::RerunTasks { .. }) => self.config.array_wait,
+            _ => Duration::ZERO,
+        };
+        let is_old = age > self.config.give_up_after + waits && ends_at.is_none();
         if is_old && intent.state == IntentState::Released {
             return self.store.settled(intent).await.map(drop);
         }

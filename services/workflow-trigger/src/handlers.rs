@@ -229,6 +229,10 @@ pub(crate) fn report(firings: &[Firing], planned: &[Planned]) {
     for (firing, planned) in firings.iter().zip(planned) {
         let (rule, event) = (&firing.rule.id, &firing.cause.event_id);
         match planned.state {
+            None if planned.is_joined => {
+                metrics::firing("joined");
+                tracing::info!(%rule, event.id = event, run.key = planned.key, "task joined the run of its array");
+            }
             None => metrics::firing("repeated"),
             Some(IntentState::Refused) => {
                 metrics::firing(planned.refusal);

@@ -19,7 +19,7 @@ pub(crate) fn describe() {
     describe_counter!(
         FIRINGS,
         Unit::Count,
-        "Firings of rules, by result: planned, approval (waits for a person), dry_run, repeated, or the guard that refused"
+        "Firings of rules, by result: planned, approval (waits for a person), dry_run, joined (the run of its array), repeated, or the guard that refused"
     );
     describe_counter!(
         RUNS,

@@ -279,8 +279,8 @@ pub struct WebhookChanged {
 /// A trigger rule fired, what became of it, or somebody changed a rule's state.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct TriggerActed {
-    /// `fired`, `approval` (it waits for a person), `approved`, `submitted`, `released`, `done`, `refused`, `given_up` or `dry_run` of a run; `paused`,
-    /// `resumed` or `redriven`.
+    /// `fired`, `approval` (it waits for a person), `approved`, `submitted`, `released`, `done`, `refused`, `given_up` or `dry_run` of a run; `joined`
+    /// (another task of its array); `paused`, `resumed` or `redriven`.
     #[prost(string, tag = "1")]
     pub what: ::prost::alloc::string::String,
     /// Full name of the rule: `alice/align`.

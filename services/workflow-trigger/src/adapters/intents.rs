@@ -8,6 +8,7 @@ use mesh_db::sql::{Row, Sql};
 use slurm_submit::SubmitKey;
 use slurm_types::JobId;
 
+use super::arrays::RUN_OF_TASK;
 use super::store::{Store, rule_id};
 use crate::domain::action::PlannedAction;
 use crate::domain::approval::RunApproval;
@@ -17,7 +18,7 @@ use crate::error::Error;
 
 /// How long a driver has a run. Longer than all requests of one step.
 const CLAIM_DURATION: Duration = Duration::from_secs(600);
-const COLUMNS: &str = "key, rule_owner, rule_name, state, event_id, event_type, cluster, event_at, fired_by, root, depth, action, job_id, attempts, created_at, updated_at, sent_at, accepted_at, released_at, ended_at, ended_as, error, traceparent, parent, event_job, approve_within, approve_until, asked, approved_by, requesters";
+const COLUMNS: &str = "key, rule_owner, rule_name, state, event_id, event_type, cluster, event_at, fired_by, root, depth, action, job_id, attempts, created_at, updated_at, sent_at, accepted_at, released_at, ended_at, ended_as, error, traceparent, parent, event_job, approve_within, approve_until, asked, approved_by, requesters, array_attempt";
 
 /// Selects runs for the API.
 #[derive(Clone, Debug, Default)]
@@ -173,7 +174,10 @@ impl Store {
                 .bind(job)
                 .push(" OR event_job = ")
                 .bind(job)
-                .push(")");
+                .push(" OR ")
+                .push(RUN_OF_TASK)
+                .bind(job)
+                .push("))");
         }
         if let Some(root) = &query.root {
             sql = sql.push(" AND root = ").bind(root);
@@ -182,7 +186,9 @@ impl Store {
             .push(" ORDER BY created_at DESC, key LIMIT ")
             .bind(query.limit);
         let rows = self.database.rows("read runs", &sql).await?;
-        rows.iter().map(intent).collect()
+        let mut runs = rows.iter().map(intent).collect::<Result<Vec<_>, _>>()?;
+        self.add_tasks(&mut runs).await?;
+        Ok(runs)
     }
 
     /// The chain that a job of a user continues.
@@ -197,9 +203,12 @@ impl Store {
     ) -> Result<Option<Chain>, Error> {
         let sql = Sql::new("SELECT ")
             .push(COLUMNS)
-            .push(" FROM intents WHERE is_firing = 1 AND job_id = ")
+            .push(" FROM intents WHERE is_firing = 1 AND (job_id = ")
             .bind(job_id)
-            .push(" AND cluster = ")
+            .push(" OR ")
+            .push(RUN_OF_TASK)
+            .bind(job_id)
+            .push(")) AND cluster = ")
             .bind(cluster)
             .push(" AND rule_owner = ")
             .bind(user)
@@ -219,7 +228,9 @@ impl Store {
             .push(" FROM intents WHERE key = ")
             .bind(key);
         let rows = self.database.rows("read run", &sql).await?;
-        rows.first().map(intent).transpose()
+        let mut runs = rows.first().map(intent).transpose()?;
+        self.add_tasks(runs.as_mut_slice()).await?;
+        Ok(runs)
     }
 }
 
@@ -312,5 +323,7 @@ fn read(
         released_at: time("released_at")?,
         ended: time("ended_at")?.map(|at| (at, ended_as)),
         error: row.get("error")?,
+        array_attempt: number("array_attempt")?,
+        tasks: Vec::new(),
     })
 }

@@ -8,6 +8,7 @@ use mesh_db::sql::{Row, Sql};
 use mesh_events::proto::mesh::audit::v1::TriggerActed;
 use slurm_types::JobId;
 
+use super::arrays::{self, ArrayRetry};
 use super::outbox;
 use super::rule_states;
 use super::store::{Store, names};
@@ -31,6 +32,8 @@ pub struct Planned {
     pub reason: String,
     /// A word for the refusal, for metrics.
     pub refusal: &'static str,
+    /// Whether it joined a run of its array.
+    pub is_joined: bool,
 }
 
 impl Store {
@@ -73,14 +76,19 @@ async fn one(
     now: DateTime<Utc>,
 ) -> Result<Planned, sqlx::Error> {
     let key = firing.key.as_str();
+    let run = |key: String, is_joined| Planned {
+        key,
+        state: None,
+        reason: String::new(),
+        refusal: "",
+        is_joined,
+    };
     let known = Sql::new("SELECT state, error FROM intents WHERE key = ").bind(key);
     if transaction.conn().first(&known).await?.is_some() {
-        return Ok(Planned {
-            key: key.to_owned(),
-            state: None,
-            reason: String::new(),
-            refusal: "",
-        });
+        return Ok(run(key.to_owned(), false));
+    }
+    if let Some(joined) = arrays::joined(transaction, firing).await? {
+        return Ok(run(joined, false));
     }
     let rule = &firing.rule;
     if firing.is_uncertain {
@@ -94,6 +102,13 @@ async fn one(
     }
     let place = place(transaction, firing).await?;
     let (facts, refusals) = facts(transaction, firing, &place, now).await?;
+    let array = ArrayRetry::new(firing, facts.retries);
+    if !facts.is_paused && !rule.dry_run && firing.action.is_ok() {
+        let joined = arrays::join(transaction, firing, array, arrays::OPEN, now).await?;
+        if let Some(joined) = joined {
+            return Ok(run(joined, true));
+        }
+    }
     let decision = guards::check(rule, site, &facts);
     let (state, reason, refusal) = match (&decision, &firing.action) {
         (Err(refusal), _) => (IntentState::Refused, refusal.to_string(), refusal.as_str()),
@@ -102,6 +117,18 @@ async fn one(
         (Ok(()), Ok(_)) if rule.approval.is_some() => (IntentState::Approval, String::new(), ""),
         (Ok(()), Ok(_)) => (IntentState::Planned, String::new(), ""),
     };
+    // One refusal for all tasks of an array.
+    let same = match (state, &firing.action) {
+        (IntentState::DryRun, _) => Some(arrays::RECORDED),
+        (IntentState::Refused, Ok(_)) => Some(arrays::REFUSED),
+        (IntentState::Refused, Err(_)) => Some(arrays::IMPOSSIBLE),
+        _ => None,
+    };
+    if let Some(same) = same
+        && let Some(joined) = arrays::join(transaction, firing, array, same, now).await?
+    {
+        return Ok(run(joined, true));
+    }
     if state == IntentState::Refused {
         let counts = !decision.is_err_and(|refusal: Refusal| !refusal.counts_towards_pause());
         let paused = rule_states::note_refusal(
@@ -115,13 +142,14 @@ async fn one(
         paused.await?;
     }
     if state != IntentState::Refused || refusals < MAX_STORED_REFUSALS {
-        insert(transaction, firing, &place, state, &reason, now).await?;
+        insert(transaction, firing, &place, array, state, &reason, now).await?;
     }
     Ok(Planned {
         key: key.to_owned(),
         state: Some(state),
         reason,
         refusal,
+        is_joined: false,
     })
 }
 
@@ -161,9 +189,12 @@ async fn place(transaction: &mut WriteTransaction, firing: &Firing) -> Result<Pl
     if let (None, Some(job)) = (&found, cause.job_id) {
         // The owner may have changed the comment. A job that a rule ran again has none.
         let sql = Sql::new(COLUMNS)
-            .push("job_id = ")
+            .push("(job_id = ")
             .bind(job)
-            .push(" AND cluster = ")
+            .push(" OR ")
+            .push(arrays::RUN_OF_TASK)
+            .bind(job)
+            .push(")) AND cluster = ")
             .bind(&cause.cluster)
             .push(" AND is_firing = 1 ORDER BY created_at DESC LIMIT 1");
         found = transaction.conn().first(&sql).await?;
@@ -254,6 +285,9 @@ async fn facts(
             .bind(&firing.cause.cluster);
         facts.retries = count(&first(transaction, &sql).await?, "n")?;
     }
+    if let Some(task) = &firing.task {
+        facts.retries = arrays::retries(transaction, firing, task).await?;
+    }
     Ok((facts, count(&hour, "refusals")?))
 }
 
@@ -261,6 +295,7 @@ async fn insert(
     transaction: &mut WriteTransaction,
     firing: &Firing,
     place: &Place,
+    array: Option<ArrayRetry<'_>>,
     state: IntentState,
     reason: &str,
     now: DateTime<Utc>,
@@ -276,12 +311,14 @@ async fn insert(
     let within = within.and_then(|approval| i64::try_from(approval.within.as_micros()).ok());
     let starts_job = action.is_some_and(PlannedAction::starts_job);
     let at = now.timestamp_micros();
-    let job_id = action
-        .and_then(PlannedAction::target)
-        .map(|job| i64::from(job.get()));
+    let job_id = match &array {
+        Some(array) => Some(array.task.array),
+        None => action.and_then(PlannedAction::target),
+    };
+    let job_id = job_id.map(|job| i64::from(job.get()));
     let queue_limit = firing.queue.as_ref();
     let queue_limit = queue_limit.map(|_| i64::from(rule.limits.running.unwrap_or(1)));
-    let sql = Sql::new("INSERT INTO intents (key, rule_owner, rule_name, generation, state, event_id, event_type, cluster, event_at, fired_by, root, depth, action, is_firing, starts_job, job_id, created_at, updated_at, error, traceparent, parent, event_job, queue_key, queue_limit, approve_within, approve_until, requesters, next_at) VALUES (")
+    let sql = Sql::new("INSERT INTO intents (key, rule_owner, rule_name, generation, state, event_id, event_type, cluster, event_at, fired_by, root, depth, action, is_firing, starts_job, job_id, created_at, updated_at, error, traceparent, parent, event_job, queue_key, queue_limit, approve_within, approve_until, requesters, array_attempt, tasks, next_at) VALUES (")
         .list([
             firing.key.as_str().into(),
             (&rule.id.owner).into(),
@@ -313,10 +350,15 @@ async fn insert(
                 .map(|within| at.saturating_add(within))
                 .into(),
             names(&place.requesters).as_str().into(),
+            array.map(|array| i64::from(array.attempt)).into(),
+            i64::from(array.is_some()).into(),
             is_firing.then_some(at).into(),
         ])
         .push(")");
     transaction.conn().execute(&sql).await?;
+    if let Some(array) = array {
+        arrays::add_task(transaction, firing, array.task, firing.key.as_str()).await?;
+    }
     let what = match state {
         IntentState::Planned => "fired",
         other => other.as_str(),
@@ -338,12 +380,15 @@ async fn insert(
     transaction.conn().execute(&entry).await.map(drop)
 }
 
-async fn first(transaction: &mut WriteTransaction, sql: &Sql) -> Result<Row, sqlx::Error> {
+pub(super) async fn first(
+    transaction: &mut WriteTransaction,
+    sql: &Sql,
+) -> Result<Row, sqlx::Error> {
     let row = transaction.conn().first(sql).await?;
     row.ok_or(sqlx::Error::RowNotFound)
 }
 
-fn count(row: &Row, column: &str) -> Result<u32, sqlx::Error> {
+pub(super) fn count(row: &Row, column: &str) -> Result<u32, sqlx::Error> {
     let number: i64 = row.get(column)?;
     Ok(u32::try_from(number).unwrap_or(u32::MAX))
 }

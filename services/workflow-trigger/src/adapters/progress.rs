@@ -25,13 +25,18 @@ impl Store {
     /// # Errors
     /// If the database refuses.
     pub async fn sending(&self, intent: &Intent, now: DateTime<Utc>) -> Result<bool, Error> {
+        let sql = self.attempt(intent, now);
+        self.change("store attempt", sql, Vec::new()).await
+    }
+
+    /// The change that notes an attempt.
+    pub(super) fn attempt(&self, intent: &Intent, now: DateTime<Utc>) -> Sql {
         let at = now.timestamp_micros();
         let sql = Sql::new("UPDATE intents SET state = 'submitting', attempts = attempts + 1, sent_at = COALESCE(sent_at, ")
             .bind(at)
             .push("), updated_at = ")
             .bind(at);
-        let sql = self.claimed(sql.push(" WHERE "), intent);
-        self.change("store attempt", sql, Vec::new()).await
+        self.claimed(sql.push(" WHERE "), intent)
     }
 
     /// Records the job of a submission. False if the run has a job already, or the claim is lost: then this one is a copy.
@@ -97,11 +102,16 @@ impl Store {
     /// # Errors
     /// If the database refuses.
     pub async fn confirmed(&self, intent: &Intent, now: DateTime<Utc>) -> Result<bool, Error> {
+        let sql = self.confirmation(intent, now);
+        self.change("store confirmed job", sql, Vec::new()).await
+    }
+
+    /// The change that notes a confirmation.
+    pub(super) fn confirmation(&self, intent: &Intent, now: DateTime<Utc>) -> Sql {
         let sql = Sql::new("UPDATE intents SET state = 'confirmed', error = '', updated_at = ")
             .bind(now.timestamp_micros())
             .push(" WHERE ");
-        let sql = self.claimed(sql, intent);
-        self.change("store confirmed job", sql, Vec::new()).await
+        self.claimed(sql, intent)
     }
 
     /// Plans another confirmation.
@@ -327,7 +337,10 @@ impl Store {
     pub async fn expire(&self, before: DateTime<Utc>) -> Result<(), Error> {
         let sql = Sql::new("DELETE FROM intents WHERE next_at IS NULL AND created_at < ")
             .bind(before.timestamp_micros());
-        self.change("expire runs", sql, Vec::new()).await.map(drop)
+        let tasks = Sql::new(
+            "DELETE FROM array_tasks WHERE NOT EXISTS (SELECT 1 FROM intents WHERE intents.key = array_tasks.run_key)",
+        );
+        self.change("expire runs", sql, vec![tasks]).await.map(drop)
     }
 
     /// A change with which the driver hands a run back until it is due again.

@@ -2,6 +2,7 @@
 
 use chrono::{DateTime, SecondsFormat, Utc};
 use serde::Serialize;
+use slurm_types::TaskSet;
 
 use crate::adapters::rule_states::RuleState;
 use crate::domain::action::{Action, PlannedAction};
@@ -172,6 +173,11 @@ pub(crate) struct RunView {
     depth: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
     job_id: Option<u32>,
+    /// Of a retry of an array, which is `job_id`: its tasks, as `1,3,5-9`, and which retry of these tasks it is.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    tasks: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    array_attempt: Option<u32>,
     attempts: u32,
     created_at: DateTime<Utc>,
     updated_at: DateTime<Utc>,
@@ -214,6 +220,11 @@ impl RunView {
             event_job_id: run.cause.job_id,
             depth: run.depth,
             job_id: run.job_id.map(|job| job.get()),
+            tasks: match run.array_attempt {
+                Some(_) => TaskSet::new(run.tasks.iter().map(|task| task.failed.task)).to_string(),
+                None => String::new(),
+            },
+            array_attempt: run.array_attempt,
             attempts: run.attempts,
             created_at: run.created_at,
             updated_at: run.updated_at,

@@ -9,6 +9,7 @@ use serde_json::Value;
 use slurm_submit::{JobFields, JobUpdate, Submission, SubmitKey};
 use slurm_types::JobId;
 
+use super::array::FailedTask;
 use super::retry::RetryPolicy;
 
 /// What a rule does.
@@ -152,6 +153,11 @@ pub enum PlannedAction {
         /// What changes.
         changes: JobUpdate,
     },
+    /// Does that with the tasks of an array that failed. Those that join the run are stored beside it.
+    RerunTasks {
+        /// The one that failed first.
+        first: FailedTask,
+    },
 }
 
 impl PlannedAction {
@@ -160,12 +166,16 @@ impl PlannedAction {
         match self {
             Self::Submit { .. } | Self::Publish { .. } | Self::Notify { .. } => None,
             Self::Act { job_id, .. } | Self::Rerun { job_id, .. } => Some(*job_id),
+            Self::RerunTasks { first } => Some(first.array),
         }
     }
 
     /// True if a job runs because of it, which the guards count.
     pub const fn starts_job(&self) -> bool {
-        matches!(self, Self::Submit { .. } | Self::Rerun { .. })
+        matches!(
+            self,
+            Self::Submit { .. } | Self::Rerun { .. } | Self::RerunTasks { .. }
+        )
     }
 
     /// What it does, for people.
@@ -177,6 +187,9 @@ impl PlannedAction {
             Self::Publish { event_type, .. } => format!("publish {event_type}"),
             Self::Notify { .. } => "send a message".to_owned(),
             Self::Rerun { job_id, .. } => format!("run job {job_id} again"),
+            Self::RerunTasks { first } => {
+                format!("run the failed tasks of array {} again", first.array)
+            }
         }
     }
 }

@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::action::{Action, EventVariables, PlannedAction};
+use super::array::FailedTask;
 use super::intent::{Cause, Chain};
 use super::retry;
 use super::rule::{EventSelector, Rule};
@@ -32,6 +33,8 @@ pub struct Firing {
     pub key: SubmitKey,
     /// What follows, or why it cannot.
     pub action: Result<PlannedAction, String>,
+    /// For retries: the task of an array that failed.
+    pub task: Option<FailedTask>,
     /// Key of the queue in which it waits.
     pub queue: Option<String>,
     /// Whether it may have happened already, in a database that is lost.
@@ -81,7 +84,13 @@ pub fn of_event(
             render(rule, &cause, key.clone(), &fields(), restarts)
         }
     };
-    Some(queued(rule, cause, key, action, fields))
+    let task = match (&rule.action, &action, job) {
+        (_, Ok(PlannedAction::RerunTasks { first }), _) => Some(first.clone()),
+        (Action::Retry(_), Err(_), Some(job)) if is_own_job => FailedTask::of(kind, job),
+        _ => None,
+    };
+    let firing = queued(rule, cause, key, action, fields);
+    Some(Firing { task, ..firing })
 }
 
 /// A firing, with the key of its queue.
@@ -103,6 +112,7 @@ fn queued(
         cause,
         key,
         action,
+        task: None,
         queue,
         is_uncertain: false,
     }

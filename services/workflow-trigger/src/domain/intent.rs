@@ -11,6 +11,7 @@ use slurm_types::JobId;
 
 use super::action::PlannedAction;
 use super::approval::RunApproval;
+use super::array::StoredTask;
 use super::rule::RuleId;
 
 /// How far an intent is.
@@ -225,4 +226,8 @@ pub struct Intent {
     pub ended: Option<(DateTime<Utc>, String)>,
     /// The last error, in Slurm's words.
     pub error: String,
+    /// Which retry of these tasks of an array it is. `None`: it is no such retry.
+    pub array_attempt: Option<u32>,
+    /// Those tasks, where they were read.
+    pub tasks: Vec<StoredTask>,
 }

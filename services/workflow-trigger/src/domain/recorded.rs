@@ -97,7 +97,10 @@ impl Recorded {
                     run.job_id = act.job_id;
                 }
                 run.requesters.extend(act.requesters.iter().cloned());
-                (run.last, run.updated_at) = (act, at);
+                // Another task of its array: what became of the run stays.
+                if act.what != "joined" || run.last.what.is_empty() {
+                    (run.last, run.updated_at) = (act, at);
+                }
             }
         }
     }
@@ -144,6 +147,10 @@ mod tests {
         check(&released, Some(IntentState::Released));
         assert_eq!(recorded(&released).runs["k"].job_id, 7);
         check(&[("refused", "k", 0)], Some(IntentState::Refused));
+        // Another task of the array changes nothing of that.
+        let joined = [("refused", "k", 0), ("joined", "k", 0)];
+        check(&joined, Some(IntentState::Refused));
+        check(&[("fired", "k", 0), ("joined", "k", 0)], None);
         assert!(!recorded(&[("refused", "k", 0)]).runs["k"].is_fired);
         check(
             &[

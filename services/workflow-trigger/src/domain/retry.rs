@@ -9,6 +9,8 @@
 //! | `job.failed` | the same job, for the listed exit codes |
 //! | others, `job.cancelled` among them | none: somebody decided it |
 //!
+//! A task of an array is retried together with the others of the array that failed, see [`super::array`].
+//!
 //! A job that Slurm requeues by itself is left alone: two retry mechanisms are the classical cause of duplicates.
 
 use mesh_events::EventType;
@@ -17,6 +19,7 @@ use slurm_submit::JobUpdate;
 use slurm_types::{JobId, Tres};
 
 use super::action::PlannedAction;
+use super::array::FailedTask;
 
 /// How a rule retries.
 #[derive(Clone, Debug, PartialEq)]
@@ -118,6 +121,10 @@ pub fn plan(policy: &RetryPolicy, kind: EventType, job: &Job) -> Result<PlannedA
         }
         other => return Err(NoRetry::Cause(other)),
     }
+    if let Some(task) = FailedTask::of(kind, job) {
+        let first = FailedTask { changes, ..task };
+        return Ok(PlannedAction::RerunTasks { first });
+    }
     Ok(PlannedAction::Rerun {
         job_id: JobId::new(job.job_id).ok_or(NoRetry::Unknown("id"))?,
         restarts: job.restarts.unwrap_or(0),
@@ -195,7 +202,7 @@ mod tests {
 
     fn changes(kind: EventType, job: &Job) -> Result<JobUpdate, NoRetry> {
         match plan(&policy(), kind, job)? {
-            PlannedAction::Rerun { changes, .. } => Ok(changes),
+            PlannedAction::RerunTasks { first } => Ok(first.changes),
             other => panic!("{other:?}"),
         }
     }
@@ -227,6 +234,19 @@ mod tests {
         job.alloc_tres = String::new();
         let unknown = changes(EventType::JobOutOfMemory, &job);
         assert_eq!(unknown, Err(NoRetry::Unknown("memory")));
+    }
+
+    #[test]
+    fn a_task_of_an_array_is_retried_with_its_array() {
+        let mut job = sample::job();
+        let planned = |job: &Job| plan(&policy(), EventType::JobTimeout, job).unwrap();
+        let task = planned(&job);
+        assert_eq!(task.target().map(JobId::get), Some(1230));
+        assert!(matches!(task, PlannedAction::RerunTasks { first } if first.task == 4));
+        job.array = None;
+        let alone = planned(&job);
+        assert_eq!(alone.target().map(JobId::get), Some(1234));
+        assert!(matches!(alone, PlannedAction::Rerun { .. }));
     }
 
     #[test]

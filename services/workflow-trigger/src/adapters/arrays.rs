@@ -1,0 +1,242 @@
+//! Runs that retry the failed tasks of an array, and the failures that join them.
+
+use std::collections::BTreeSet;
+
+use chrono::{DateTime, Utc};
+use mesh_db::pool::WriteTransaction;
+use mesh_db::sql::Sql;
+use mesh_events::proto::mesh::audit::v1::TriggerActed;
+
+use super::outbox;
+use super::plan;
+use super::store::Store;
+use crate::domain::array::{FailedTask, StoredTask};
+use crate::domain::firing::Firing;
+use crate::domain::intent::Intent;
+use crate::error::Error;
+
+/// A condition on runs, to be followed by the job of a task.
+pub(super) const RUN_OF_TASK: &str =
+    "key IN (SELECT run_key FROM array_tasks WHERE array_tasks.job_id = ";
+/// Runs that have not acted, which later failures join. The driver ends this at the same time: whoever is second sees it.
+pub(super) const OPEN: &str =
+    " AND is_firing = 1 AND state IN ('approval', 'planned', 'submitting')";
+/// Runs that a guard refused.
+pub(super) const REFUSED: &str = " AND is_firing = 0 AND state = 'refused' AND action <> ''";
+/// Runs without anything to do.
+pub(super) const IMPOSSIBLE: &str = " AND is_firing = 0 AND state = 'refused' AND action = ''";
+/// Runs that are only recorded.
+pub(super) const RECORDED: &str = " AND is_firing = 0 AND state = 'dry_run'";
+
+/// A failure of a task, and which retry of it by the rule would follow.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ArrayRetry<'a> {
+    pub task: &'a FailedTask,
+    pub attempt: u32,
+}
+
+impl<'a> ArrayRetry<'a> {
+    /// After this many retries of the task.
+    pub fn new(firing: &'a Firing, retries: u32) -> Option<Self> {
+        let task = firing.task.as_ref()?;
+        let attempt = retries.saturating_add(1);
+        Some(Self { task, attempt })
+    }
+}
+
+/// How often the rule has run a task again.
+pub(super) async fn retries(
+    transaction: &mut WriteTransaction,
+    firing: &Firing,
+    task: &FailedTask,
+) -> Result<u32, sqlx::Error> {
+    let sql = Sql::new("SELECT COUNT(DISTINCT intents.key) AS n FROM intents JOIN array_tasks ON array_tasks.run_key = intents.key WHERE is_firing = 1 AND array_attempt IS NOT NULL AND task = ")
+        .bind(task.task);
+    let sql = of_array(sql.push(" AND "), firing, task);
+    plan::count(&plan::first(transaction, &sql).await?, "n")
+}
+
+/// The run that the event of a firing joined before.
+pub(super) async fn joined(
+    transaction: &mut WriteTransaction,
+    firing: &Firing,
+) -> Result<Option<String>, sqlx::Error> {
+    if firing.task.is_none() {
+        return Ok(None);
+    }
+    let sql =
+        Sql::new("SELECT run_key FROM array_tasks WHERE event_key = ").bind(firing.key.as_str());
+    let row = transaction.conn().first(&sql).await?;
+    row.map(|row| row.get("run_key")).transpose()
+}
+
+/// Adds a failure to the latest run of its array and attempt that meets a condition. Returns the key of that run.
+pub(super) async fn join(
+    transaction: &mut WriteTransaction,
+    firing: &Firing,
+    array: Option<ArrayRetry<'_>>,
+    condition: &'static str,
+    now: DateTime<Utc>,
+) -> Result<Option<String>, sqlx::Error> {
+    let Some(ArrayRetry { task, attempt }) = array else {
+        return Ok(None);
+    };
+    let sql = Sql::new(
+        "UPDATE intents SET tasks = tasks + 1 WHERE key = (SELECT key FROM intents WHERE array_attempt = ",
+    )
+    .bind(attempt)
+    .push(" AND ");
+    let sql = of_array(sql, firing, task)
+        .push(condition)
+        .push(" ORDER BY created_at DESC, key LIMIT 1)")
+        .push(condition)
+        .push(" RETURNING key, root, depth");
+    let Some(row) = transaction.conn().first(&sql).await? else {
+        return Ok(None);
+    };
+    let (run_key, depth): (String, i64) = (row.get("key")?, row.get("depth")?);
+    add_task(transaction, firing, task, &run_key).await?;
+    let cause = &firing.cause;
+    let act = TriggerActed {
+        what: "joined".to_owned(),
+        rule: firing.rule.id.to_string(),
+        key: run_key.clone(),
+        event_id: cause.event_id.clone(),
+        event_type: cause.event_type.clone(),
+        root_event_id: row.get("root")?,
+        depth: u32::try_from(depth).unwrap_or_default(),
+        job_id: task.array.get(),
+        ..TriggerActed::default()
+    };
+    let entry = outbox::entry(&cause.cluster, now.timestamp_micros(), act);
+    transaction.conn().execute(&entry).await?;
+    Ok(Some(run_key))
+}
+
+/// Adds a failure to a run that counts it already.
+pub(super) async fn add_task(
+    transaction: &mut WriteTransaction,
+    firing: &Firing,
+    task: &FailedTask,
+    run_key: &str,
+) -> Result<(), sqlx::Error> {
+    let failed = serde_json::to_string(task);
+    let failed = failed.map_err(|error| sqlx::Error::Encode(error.into()))?;
+    let sql =
+        Sql::new("INSERT INTO array_tasks (event_key, run_key, task, job_id, failed) VALUES (")
+            .list([
+                firing.key.as_str().into(),
+                run_key.into(),
+                task.task.into(),
+                task.job_id.get().into(),
+                failed.as_str().into(),
+            ])
+            .push(")");
+    transaction.conn().execute(&sql).await.map(drop)
+}
+
+/// Runs of the rule for the array of a task.
+fn of_array(sql: Sql, firing: &Firing, task: &FailedTask) -> Sql {
+    sql.push("intents.job_id = ")
+        .bind(task.array.get())
+        .push(" AND cluster = ")
+        .bind(&firing.cause.cluster)
+        .push(" AND rule_owner = ")
+        .bind(&firing.rule.id.owner)
+        .push(" AND rule_name = ")
+        .bind(&firing.rule.id.name)
+}
+
+impl Store {
+    /// The tasks of a run.
+    ///
+    /// # Errors
+    /// If the database refuses.
+    pub async fn tasks_of(&self, intent: &Intent) -> Result<Vec<StoredTask>, Error> {
+        let mut runs = [intent.clone()];
+        self.add_tasks(&mut runs).await?;
+        let [run] = runs;
+        Ok(run.tasks)
+    }
+
+    /// Adds the tasks of those that retry some.
+    pub(super) async fn add_tasks(&self, runs: &mut [Intent]) -> Result<(), Error> {
+        const ACTION: &str = "read tasks of runs";
+        let keys = runs.iter().filter(|run| run.array_attempt.is_some());
+        let keys: Vec<String> = keys.map(|run| run.key.clone()).collect();
+        if keys.is_empty() {
+            return Ok(());
+        }
+        let sql = Sql::new("SELECT run_key, failed, is_sent FROM array_tasks WHERE run_key")
+            .any_of(keys)
+            .push(" ORDER BY task");
+        for row in self.database.rows(ACTION, &sql).await? {
+            let read = || -> Result<(String, String, i64), sqlx::Error> {
+                Ok((row.get("run_key")?, row.get("failed")?, row.get("is_sent")?))
+            };
+            let (key, failed, is_sent) = read().map_err(Error::database(ACTION))?;
+            let failed = serde_json::from_str(&failed).map_err(|error| Error::Damaged {
+                key: key.clone(),
+                problem: error.to_string(),
+            })?;
+            if let Some(run) = runs.iter_mut().find(|run| run.key == key) {
+                run.tasks.push(StoredTask {
+                    failed,
+                    is_sent: is_sent != 0,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Notes that these tasks are about to be requeued. False if the claim is lost.
+    ///
+    /// # Errors
+    /// If the database refuses.
+    pub async fn requeueing(
+        &self,
+        intent: &Intent,
+        tasks: &BTreeSet<u32>,
+        now: DateTime<Utc>,
+    ) -> Result<bool, Error> {
+        let tasks: Vec<i64> = tasks.iter().copied().map(i64::from).collect();
+        let sent = Sql::new("UPDATE array_tasks SET is_sent = 1 WHERE run_key = ")
+            .bind(&intent.key)
+            .push(" AND task")
+            .any_of(tasks);
+        let sql = self.attempt(intent, now);
+        self.change("store requeue of tasks", sql, vec![sent]).await
+    }
+
+    /// Closes a run: what fails now does not join it. False if it has not just this many tasks, or the claim is lost.
+    ///
+    /// # Errors
+    /// If the database refuses.
+    pub async fn close(
+        &self,
+        intent: &Intent,
+        tasks: usize,
+        now: DateTime<Utc>,
+    ) -> Result<bool, Error> {
+        let tasks = i64::try_from(tasks).unwrap_or(i64::MAX);
+        let sql = self.confirmation(intent, now);
+        let sql = sql.push(" AND tasks = ").bind(tasks);
+        self.change("close run", sql, Vec::new()).await
+    }
+
+    /// Plans the next look at an array.
+    ///
+    /// # Errors
+    /// If the database refuses.
+    pub async fn wait(
+        &self,
+        intent: &Intent,
+        at: DateTime<Utc>,
+        words: &str,
+        now: DateTime<Utc>,
+    ) -> Result<bool, Error> {
+        let sql = Sql::new("UPDATE intents SET error = ").bind(words);
+        let sql = self.handed_back(sql, intent, now, Some(at));
+        self.change("store wait for tasks", sql, Vec::new()).await
+    }
+}

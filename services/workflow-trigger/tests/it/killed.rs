@@ -25,11 +25,11 @@ const POINTS: [&str; 7] = [
 /// Events after the named points, killed at random.
 const RANDOM_EVENTS: u32 = 40;
 
-/// A program in front of `trigger-submitter` that kills the service at a named point, once.
-fn killer(cluster: &Cluster, dir: &Path) {
+/// A program in front of `trigger-submitter` that kills the service at a named point, once: before or after a request with this word.
+pub fn killer(cluster: &Cluster, dir: &Path) {
     let real = cluster.program_dir.join("trigger-submitter");
     let text = format!(
-        "request=$(cat)\npoint=$(cat {point} 2>/dev/null)\ncase $request in\n*'\"verb\":{{\"'\"${{point%%-*}}\"'\"'*) ;;\n*) point= ;;\nesac\nif [ \"${{point#*-}}\" = before ] && rm {point}; then kill -9 $PPID; exit 1; fi\nanswer=$(printf '%s' \"$request\" | {real} \"$@\")\nif [ \"${{point#*-}}\" = after ] && rm {point}; then kill -9 $PPID; fi\nprintf '%s\\n' \"$answer\"",
+        "request=$(cat)\npoint=$(cat {point} 2>/dev/null)\ncase $request in\n*'\"'\"${{point%%-*}}\"'\"'*) ;;\n*) point= ;;\nesac\nif [ \"${{point#*-}}\" = before ] && rm {point}; then kill -9 $PPID; exit 1; fi\nanswer=$(printf '%s' \"$request\" | {real} \"$@\")\nif [ \"${{point#*-}}\" = after ] && rm {point}; then kill -9 $PPID; fi\nprintf '%s\\n' \"$answer\"",
         point = dir.join("point").display(),
         real = real.display(),
     );

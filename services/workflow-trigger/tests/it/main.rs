@@ -5,6 +5,7 @@
 mod access;
 mod approval;
 mod approvers;
+mod arrays;
 mod cluster;
 mod cron;
 mod examples;

@@ -305,7 +305,7 @@ fn runs(answer: &Value) -> String {
             value("rule"),
             value("event_type"),
             value("state"),
-            value("job_id"),
+            job(run),
             value("ended_as"),
             value("key"),
             value("error"),
@@ -315,6 +315,15 @@ fn runs(answer: &Value) -> String {
         return "no runs".into();
     }
     show::table(&rows)
+}
+
+/// The job of a run, or the tasks of an array: `4711_[2,5-7]`.
+pub(super) fn job(run: &Value) -> String {
+    let job = show::clean(&show::value(&run["job_id"]));
+    match run["tasks"].as_str() {
+        Some(tasks) => format!("{job}_[{}]", show::clean(tasks)),
+        None => job,
+    }
 }
 
 fn tested(answer: &Value) -> String {

@@ -35,7 +35,7 @@ pub use store::{DEFAULT_QUERY_TIMEOUT, Store};
 pub use streams::{BatchSequences, StreamPosition};
 pub use verify::schema;
 pub use verify::{
-    Class, EXPORTED, Elsewhere, INTEGRITY_CACHE_KIB, PUBLISHED, RemovedAudit, TrustAnchors, UnverifiedLedger,
-    VerifyError, VerifyProgress, VerifyReport, verify_database, verify_database_with,
-    verify_everything,
+    Class, EXPORTED, Elsewhere, INTEGRITY_CACHE_KIB, PUBLISHED, RemovedAudit, TrustAnchors,
+    UnverifiedLedger, VerifyError, VerifyProgress, VerifyReport, verify_database,
+    verify_database_with, verify_everything,
 };

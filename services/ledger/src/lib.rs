@@ -37,9 +37,9 @@ use mesh_runtime::{BoxError, Context, DatabaseStart, RenamedKeys, RunningService
 pub const POSTGRES_ROLES: &str = include_str!("../migrations/postgres_roles.sql");
 
 pub use adapters::{
-    BackfillProgress, Class, EXPORTED, Elsewhere, INTEGRITY_CACHE_KIB, PUBLISHED, RemovedAudit, Store,
-    TrustAnchors, UnverifiedLedger, VerifyError, VerifyProgress, VerifyReport, verify_database,
-    verify_database_with, verify_everything,
+    BackfillProgress, Class, EXPORTED, Elsewhere, INTEGRITY_CACHE_KIB, PUBLISHED, RemovedAudit,
+    Store, TrustAnchors, UnverifiedLedger, VerifyError, VerifyProgress, VerifyReport,
+    verify_database, verify_database_with, verify_everything,
 };
 pub use config::{CheckpointConfig, Config, ReplayConfig, WitnessConfig};
 pub use domain::verify::{Fault, FirstFault, VerifiedLedger};

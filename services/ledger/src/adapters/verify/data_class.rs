@@ -1,6 +1,8 @@
 //! Classes of verified data, and the class of each fault.
 
-use super::outcome::{Class, Elsewhere, RemovedAudit, TrustAnchors, VerifyError, VerifyReport, list};
+use super::outcome::{
+    Class, Elsewhere, RemovedAudit, TrustAnchors, VerifyError, VerifyReport, list,
+};
 use crate::domain::verify::{Fault, VerifiedLedger};
 
 const ENTRIES: &str = "entries, chain and head";

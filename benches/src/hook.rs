@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use mesh_bus::Bus;
-use mesh_events::catalogue::{MESH_HOOKS, permissions};
+use mesh_events::catalogue::{Accounts, Login, MESH_HOOKS};
 use mesh_testkit::NatsServer;
 use tokio_util::sync::CancellationToken;
 
@@ -207,21 +207,12 @@ fn interleaved(programs: &[Program], calls: u32) -> anyhow::Result<Vec<Sorted>> 
 
 /// A server on which the hook has its production permissions.
 async fn server_with_rights() -> anyhow::Result<NatsServer> {
-    let rights = permissions("hook", "testbed").context("rights of the hook")?;
-    let list = |subjects: &[String]| {
-        subjects
-            .iter()
-            .map(|subject| format!("{subject:?}"))
-            .collect::<Vec<_>>()
-            .join(", ")
-    };
-    Ok(NatsServer::start_with(&format!(
-        "authorization {{ users: [\n{{ user: admin, password: admin-password }},\n\
-         {{ user: hook, password: hook-password, permissions: {{ publish: {{ allow: [{}] }}, subscribe: {{ allow: [{}] }} }} }} ] }}",
-        list(&rights.publish),
-        list(&rights.subscribe)
-    ))
-    .await)
+    let mut accounts = Accounts::default();
+    for (name, password) in [("admin", "admin-password"), ("hook", "hook-password")] {
+        accounts.add(name, "testbed", Login::Password { name, password });
+    }
+    let users = format!("accounts {{\n{}}}\n", accounts.render());
+    Ok(NatsServer::start_with(&users).await)
 }
 
 /// Number of doorbells on the bus.

@@ -16,7 +16,9 @@ mod permissions;
 mod probing;
 mod provisioning;
 mod publishing;
+mod raw;
 mod repairing;
+mod replies;
 mod rights;
 
 use std::time::Duration;

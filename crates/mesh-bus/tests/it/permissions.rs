@@ -8,7 +8,8 @@ use futures_util::{StreamExt as _, TryStreamExt as _};
 use mesh_bus::{Bus, Config, Disposition, Handler, Message, ReplayedEvent, StartPosition};
 use mesh_events::EventType::JobStarted;
 use mesh_events::catalogue::{
-    self, BUCKET_EXPLAINER, BUCKET_INGEST, BUCKET_NODES, BUCKET_QUEUE, BUCKET_WEBHOOKS, CONSUMERS,
+    self, Accounts, BUCKET_EXPLAINER, BUCKET_INGEST, BUCKET_NODES, BUCKET_QUEUE, BUCKET_WEBHOOKS,
+    CONSUMERS, Login,
 };
 use mesh_events::subject;
 use mesh_testkit::NatsServer;
@@ -19,16 +20,12 @@ use tokio_util::sync::CancellationToken;
 use crate::PATIENCE;
 
 pub(crate) fn users() -> String {
-    let mut text = String::from("authorization { users: [\n");
+    let mut accounts = Accounts::default();
     for role in catalogue::ROLES {
-        let rights = catalogue::permissions(role, "testbed").unwrap();
-        text.push_str(&format!(
-            "{{ user: \"{role}\", password: \"{role}\", permissions: {{ publish: {:?}, subscribe: {:?} }} }}\n",
-            rights.publish, rights.subscribe
-        ));
+        let (name, password) = (*role, *role);
+        accounts.add(role, "testbed", Login::Password { name, password });
     }
-    text.push_str("] }\n");
-    text
+    format!("accounts {{\n{}}}\n", accounts.render())
 }
 
 pub(crate) async fn connect_as(nats: &NatsServer, role: &str) -> Bus {

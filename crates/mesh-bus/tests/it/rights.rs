@@ -59,6 +59,7 @@ const OTHERS: &[&str] = &[
     "$JS.API.SERVER.REMOVE",
     "$JS.API.SERVER.EVACUATE",
     "$JS.API.ACCOUNT.PURGE.$G",
+    "$JS.API.ACCOUNT.PURGE.mesh",
     "$JS.API.ACCOUNT.STREAM.MOVE.$G.SLURM_EVENTS",
     "$SYS.REQ.SERVER.PING",
 ];
@@ -214,7 +215,7 @@ fn table(role: &str) -> Vec<(String, bool)> {
     let admin = role == "admin";
     let mut tried: Vec<(String, bool)> = OTHERS
         .iter()
-        .map(|other| ((*other).to_owned(), *other == "$JS.API.INFO"))
+        .map(|other| ((*other).to_owned(), false))
         .collect();
     for stream in &streams {
         for verb in STREAM_VERBS {

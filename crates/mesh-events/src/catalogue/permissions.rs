@@ -36,7 +36,7 @@ pub const ROLES: &[&str] = &[
 const AUDITED_READS: &str = "mesh.*.audit.read";
 
 /// Streams that readers read, and the subjects by which they learn of new messages.
-const READER_STREAMS: &[(&str, &[&str])] = &[
+pub(super) const READER_STREAMS: &[(&str, &[&str])] = &[
     (SLURM_EVENTS, &["slurm.>"]),
     // For copies of checkpoints on other hosts.
     (MESH_CHECKPOINTS, &["mesh.checkpoint.*"]),
@@ -88,7 +88,6 @@ pub fn permissions(role: &str, cluster: &str) -> Option<Permissions> {
     if role != "hook" && role != "reader" {
         permissions.publish.push(subject::dead(role));
     }
-    permissions.publish.push("$JS.API.INFO".into());
     Some(permissions)
 }
 
@@ -217,12 +216,17 @@ fn consumer_api(consumer: &Consumer, cluster: &str) -> [String; 7] {
 }
 
 /// Reading a stream without a consumer.
-fn read_directly(stream: &str) -> [String; 3] {
+pub(super) fn read_directly(stream: &str) -> [String; 3] {
     [
         format!("$JS.API.STREAM.INFO.{stream}"),
         format!("$JS.API.DIRECT.GET.{stream}"),
         format!("$JS.API.DIRECT.GET.{stream}.>"),
     ]
+}
+
+/// Subject in the account of readers of what is `$JS.API.STREAM.INFO` in that of the services. The server rewrites one to the other.
+pub(super) fn reader_info(stream: &str) -> String {
+    format!("mesh.info.{stream}")
 }
 
 impl Permissions {
@@ -231,6 +235,7 @@ impl Permissions {
     fn read_streams(&mut self) {
         for (stream, subjects) in READER_STREAMS {
             self.publish.extend(read_directly(stream));
+            self.publish.push(reader_info(stream));
             self.subscribe
                 .extend(subjects.iter().map(|&subject| subject.to_owned()));
         }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use mesh_bus::Bus;
-use mesh_events::catalogue::{self, Permissions, ROLES, STREAMS};
+use mesh_events::catalogue::{self, Accounts, Login, ROLES, SERVICES_ACCOUNT, STREAMS, quoted};
 use mesh_events::subject;
 use nkeys::KeyPair;
 use serde_json::json;
@@ -15,12 +15,12 @@ use tokio_util::sync::CancellationToken;
 use crate::cli::{Global, Nats, NatsConfig, NatsProvision};
 use crate::error::Error;
 use crate::up::data_dir::write_private;
-use crate::up::nats_conf::{Login, max_store, quoted, user};
+use crate::up::nats_conf::max_store;
 use crate::{settings, show};
 
 /// Role of the hooks. The hook program has no NKey support.
 const HOOK: &str = "hook";
-/// User of leaf nodes. It is no role: no program of slurm-mesh connects as it.
+/// User of leaf nodes, one for each cluster. It is no role: no program of slurm-mesh connects as it.
 const LEAF: &str = "leaf";
 
 pub(super) async fn run(global: &Global, args: Nats) -> Result<ExitCode, Error> {
@@ -36,11 +36,6 @@ fn config(global: &Global, args: &NatsConfig) -> Result<(), Error> {
     fs::create_dir_all(&args.output).map_err(|source| Error::io("create", &args.output, source))?;
     let folder =
         fs::canonicalize(&args.output).map_err(|source| Error::io("find", &args.output, source))?;
-    let leaf = match args.leaf {
-        Some(_) => Some(Secret::find_or_make(&folder, LEAF)?),
-        None => None,
-    };
-    let leaf_password = leaf.as_ref().map_or("", |leaf| leaf.text.as_str());
     let mut users = Users::default();
     let added = args.add_cluster.iter().filter(|added| **added != cluster);
     let clusters: Vec<&str> = std::iter::once(&cluster)
@@ -48,37 +43,37 @@ fn config(global: &Global, args: &NatsConfig) -> Result<(), Error> {
         .map(String::as_str)
         .collect();
     for (n, name) in clusters.iter().enumerate() {
-        let (folder, hook) = match n {
-            0 => (folder.clone(), HOOK.to_owned()),
-            _ => {
-                let token = subject::token(name);
-                (folder.join(&token), format!("{HOOK}-{token}"))
-            }
+        let token = subject::token(name);
+        let (folder, suffix) = match n {
+            0 => (folder.clone(), String::new()),
+            _ => (folder.join(&token), format!("-{token}")),
         };
         let roles = ROLES.iter().filter(|role| n == 0 || is_per_cluster(role));
-        let rights = roles.filter_map(|role| Some((*role, catalogue::permissions(role, name)?)));
-        users.add(args, leaf_password, &folder, name, rights.collect(), &hook)?;
+        users.add(args, &folder, name, roles.copied().collect(), &suffix)?;
     }
-    if let Some(leaf) = &leaf {
-        users.text.push_str(&leaf_user(leaf));
-    }
-    let Users {
-        text: users,
-        secrets,
-    } = users;
+    let Users { accounts, secrets } = users;
     let users = format!(
         "# Users of slurm-mesh for cluster {cluster}, written by `smesh nats config`: run it again after an upgrade; changes are lost.\n\
-         authorization {{\n  users: [\n{users}  ]\n}}\n"
+         accounts {{\n{}}}\n",
+        accounts.render()
     );
+    let former = is_of_one_account(&folder.join("users.conf"));
     // Private, because it contains the hooks' password.
     write_private(&folder.join("users.conf"), users.as_bytes(), None)?;
     write_private(&folder.join("nats.conf"), server(args).as_bytes(), None)?;
+    if former {
+        anstream::eprintln!(
+            "before a server takes this users.conf, stop it and move its streams: cd {}/jetstream && mv -T '$G' {SERVICES_ACCOUNT}; see docs/guide/nats.md, \"Accounts\"",
+            args.store.display()
+        );
+    }
     if global.json {
         return show::line(json!({
             "cluster": cluster,
             "server": folder.join("nats.conf"),
             "users": folder.join("users.conf"),
             "secrets": secrets,
+            "move_streams": former,
         }));
     }
     show::line(format!(
@@ -87,6 +82,12 @@ fn config(global: &Global, args: &NatsConfig) -> Result<(), Error> {
         folder.display(),
         folder.join("nats.conf").display()
     ))
+}
+
+/// True if a former version wrote the users, which were all in one account, the server's default one. Streams belong to an account.
+fn is_of_one_account(users: &Path) -> bool {
+    let text = fs::read_to_string(users).unwrap_or_default();
+    text.lines().any(|line| line.starts_with("authorization"))
 }
 
 /// True if each cluster has a user of its own for the role.
@@ -101,57 +102,56 @@ fn is_per_cluster(role: &str) -> bool {
 /// Users of the server, and the files of their secrets.
 #[derive(Default)]
 struct Users {
-    text: String,
+    accounts: Accounts,
     secrets: Vec<PathBuf>,
 }
 
 impl Users {
-    /// Adds the users of a cluster, with secrets in a folder.
+    /// Adds the users of a cluster, with secrets in a folder. The suffix distinguishes names of users between clusters.
     fn add(
         &mut self,
         args: &NatsConfig,
-        leaf_password: &str,
         folder: &Path,
         cluster: &str,
-        roles: Vec<(&str, Permissions)>,
-        hook: &str,
+        roles: Vec<&str>,
+        suffix: &str,
     ) -> Result<(), Error> {
         fs::create_dir_all(folder).map_err(|source| Error::io("create", folder, source))?;
-        for (role, rights) in roles {
+        for role in roles {
             let secret = Secret::find_or_make(folder, role)?;
-            let (name, password) = (hook, secret.text.as_str());
+            let (name, password) = (format!("{HOOK}{suffix}"), secret.text.as_str());
             let login = match role {
-                HOOK => Login::Password { name, password },
+                HOOK => Login::Password {
+                    name: &name,
+                    password,
+                },
                 _ => Login::NKey(&secret.public),
             };
-            let text = user(&rights, login).unwrap_or_default();
+            self.accounts.add(role, cluster, login);
             if let (HOOK, Some(hub)) = (role, &args.leaf) {
-                let leaf = leaf(args, cluster, &text, hub, leaf_password);
+                let leaf_name = format!("{LEAF}{suffix}");
+                let leaf_secret = Secret::find_or_make(folder, LEAF)?;
+                self.accounts
+                    .add_leaf(cluster, &leaf_name, &leaf_secret.text);
+                let hub = format!("{leaf_name}:{}@{hub}", leaf_secret.text);
+                let leaf = leaf(args, cluster, login, &hub);
                 write_private(&folder.join("leaf.conf"), leaf.as_bytes(), None)?;
-                let hook = hook_toml(cluster, name, password, &args.leaf_listen);
+                let hook = hook_toml(cluster, &name, password, &args.leaf_listen);
                 write_private(&folder.join("hook.toml"), hook.as_bytes(), None)?;
             }
-            self.text.push_str(&text);
             self.secrets.push(secret.path);
         }
         Ok(())
     }
 }
 
-/// The user by which leaf nodes connect to the server. It may publish to the whole subject of the stream, of every cluster: with fewer
-/// rights the server does not forward its interest to the leaf node, and every doorbell is answered by "no responders". The local users of a
-/// leaf node are limited to their cluster.
-fn leaf_user(secret: &Secret) -> String {
-    format!(
-        "    {{ user: {LEAF}, password: {}, allowed_connection_types: [LEAFNODE], permissions: {{\n      \
-         publish: {{ allow: [\"mesh.*.hook.*\"] }}\n      subscribe: {{ allow: [\"{}.>\"] }} }} }}\n",
-        quoted(&secret.text),
-        catalogue::inbox_prefix(HOOK),
-    )
-}
-
 /// The configuration of a leaf node: a server on the Slurm host without streams of its own.
-fn leaf(args: &NatsConfig, cluster: &str, hook: &str, hub: &str, password: &str) -> String {
+///
+/// `hub` is the hub's address with user and password.
+fn leaf(args: &NatsConfig, cluster: &str, hook: Login<'_>, hub: &str) -> String {
+    let hook = catalogue::permissions(HOOK, cluster)
+        .map(|rights| catalogue::user(&rights, hook))
+        .unwrap_or_default();
     let (scheme, tls) = match (&args.tls_cert, &args.leaf_ca) {
         (None, _) => ("nats-leaf", String::new()),
         (Some(_), None) => ("tls", String::new()),
@@ -167,7 +167,7 @@ fn leaf(args: &NatsConfig, cluster: &str, hook: &str, hub: &str, password: &str)
          leafnodes {{\n  remotes: [ {{ urls: [{}]{tls} }} ]\n}}\n",
         quoted(&format!("slurm-mesh-leaf-{cluster}")),
         quoted(&args.leaf_listen),
-        quoted(&format!("{scheme}://{LEAF}:{password}@{hub}")),
+        quoted(&format!("{scheme}://{hub}")),
     )
 }
 

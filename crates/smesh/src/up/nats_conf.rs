@@ -1,9 +1,8 @@
 //! Configuration of the built-in nats-server: one user per role, with exactly the permissions of the catalogue. Pure.
 
-use std::fmt::Write as _;
 use std::path::Path;
 
-use mesh_events::catalogue::{self, Permissions, ROLES, STREAMS};
+use mesh_events::catalogue::{self, Accounts, Login, ROLES, STREAMS, quoted};
 
 /// User that may query the server's health, and nothing else.
 pub const SYSTEM: &str = "system";
@@ -30,15 +29,10 @@ pub struct NatsConf<'a> {
 impl NatsConf<'_> {
     /// The text of nats.conf.
     pub fn render(&self) -> String {
-        let users: String = ROLES
-            .iter()
-            .zip(self.passwords)
-            .filter_map(|(role, password)| {
-                let (name, password) = (*role, password.as_str());
-                let rights = catalogue::permissions(role, self.cluster)?;
-                user(&rights, Login::Password { name, password })
-            })
-            .collect();
+        let mut accounts = Accounts::default();
+        for (name, password) in ROLES.iter().zip(self.passwords) {
+            accounts.add(name, self.cluster, Login::Password { name, password });
+        }
         format!(
             "# Written by `smesh up` at every start; changes are lost. Set [mesh.nats] url to use another server.\n\
              server_name: \"slurm-mesh\"\n\
@@ -51,8 +45,8 @@ impl NatsConf<'_> {
              jetstream {{\n  store_dir: {store}\n  # Acknowledged messages are on disk: the server's default loses them on power loss.\n  \
              sync_interval: always\n  max_file_store: {max_store}\n  max_memory_store: 64MB\n}}\n\
              accounts {{\n  \"$SYS\" {{ users: [\n    {{ user: {system}, password: {system_password}, permissions: {{\n      \
-             publish: {{ allow: [\"$SYS.REQ.SERVER.PING.HEALTHZ\"] }}\n      subscribe: {{ allow: [\"_INBOX_{SYSTEM}.>\"] }} }} }}\n  ] }}\n}}\n\
-             authorization {{\n  users: [\n{users}  ]\n}}\n",
+             publish: {{ allow: [\"$SYS.REQ.SERVER.PING.HEALTHZ\"] }}\n      subscribe: {{ allow: [\"_INBOX_{SYSTEM}.>\"] }} }} }}\n  ] }}\n{accounts}}}\n",
+            accounts = accounts.render(),
             system = quoted(SYSTEM),
             system_password = quoted(self.system_password),
             port = self.port,
@@ -73,51 +67,6 @@ pub fn max_store(events_max_bytes: Option<i64>) -> i64 {
         })
         .sum();
     streams + (4 << 30)
-}
-
-/// How a user authenticates.
-#[derive(Clone, Copy, Debug)]
-pub enum Login<'a> {
-    /// User name and password.
-    Password {
-        /// Name of the user.
-        name: &'a str,
-        /// Its password.
-        password: &'a str,
-    },
-    /// Public key of an NKey.
-    NKey(&'a str),
-}
-
-/// A server user with these permissions.
-pub fn user(rights: &Permissions, login: Login<'_>) -> Option<String> {
-    let list = |subjects: &[String]| {
-        subjects
-            .iter()
-            .map(|subject| quoted(subject))
-            .collect::<Vec<_>>()
-            .join(", ")
-    };
-    let mut text = String::new();
-    let login = match login {
-        Login::Password { name, password } => {
-            format!("user: {}, password: {}", quoted(name), quoted(password))
-        }
-        Login::NKey(key) => format!("nkey: {}", quoted(key)),
-    };
-    writeln!(
-        text,
-        "    {{ {login}, permissions: {{\n      publish: {{ allow: [{}] }}\n      subscribe: {{ allow: [{}] }} }} }}",
-        list(&rights.publish),
-        list(&rights.subscribe)
-    )
-    .ok()?;
-    Some(text)
-}
-
-/// Quotes a text: the server interprets `$` and digits in an unquoted value.
-pub fn quoted(text: &str) -> String {
-    format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
 }
 
 #[cfg(test)]
@@ -149,7 +98,7 @@ mod tests {
         let of_hook = text
             .split("user: \"hook\"")
             .nth(1)
-            .and_then(|rest| rest.split("user:").next())
+            .and_then(|rest| rest.split("} } }").next())
             .unwrap();
         assert!(
             of_hook.contains("mesh.c1.hook.JobComp") && !of_hook.contains("slurm."),

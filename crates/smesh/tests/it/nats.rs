@@ -40,10 +40,13 @@ fn configuration(folder: &Path, nats: &NatsServer, role: &str) -> String {
 async fn roles_get_their_rights_and_their_secrets_on_a_server_of_ones_own() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
-    write_users(folder.path());
+    // Of a former version, with all streams in the server's default account.
+    fs::write(at("users.conf"), "authorization {\n  users: []\n}\n").unwrap();
+    let moving = stderr(&write_users(folder.path()));
+    assert!(moving.contains("mv -T '$G' mesh"), "{moving}");
     let before = fs::read_to_string(at("ledger.seed")).unwrap();
     fs::remove_file(at("reader.seed")).unwrap();
-    write_users(folder.path());
+    assert_eq!(stderr(&write_users(folder.path())), "");
     assert_eq!(fs::read_to_string(at("ledger.seed")).unwrap(), before);
     let users = fs::read_to_string(at("users.conf")).unwrap();
     assert!(!users.contains(before.trim()), "{users}");

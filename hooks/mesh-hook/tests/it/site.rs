@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use mesh_bus::{Bus, Disposition, Handler, Message};
-use mesh_events::catalogue;
+use mesh_events::catalogue::{self, Accounts, Login};
 use mesh_events::proto::mesh::hook::v1::Doorbell;
 use mesh_testkit::{NatsServer, wait_for, wait_until};
 use prost::Message as _;
@@ -45,22 +45,12 @@ impl Handler for Reader {
 impl Site {
     /// Starts all servers and declares the streams.
     pub async fn start() -> Self {
-        let list = |subjects: &[String]| {
-            subjects
-                .iter()
-                .map(|subject| format!("{subject:?}"))
-                .collect::<Vec<_>>()
-                .join(", ")
-        };
-        let rights = catalogue::permissions("hook", "testbed").unwrap();
-        let nats = NatsServer::start_with(&format!(
-            "authorization {{ users: [\n\
-             {{ user: admin, password: admin-password }},\n\
-             {{ user: hook, password: hook-password, permissions: {{ publish: {{ allow: [{}] }}, subscribe: {{ allow: [{}] }} }} }} ] }}",
-            list(&rights.publish),
-            list(&rights.subscribe)
-        ))
-        .await;
+        let mut accounts = Accounts::default();
+        for (name, password) in [("admin", "admin-password"), ("hook", "hook-password")] {
+            accounts.add(name, "testbed", Login::Password { name, password });
+        }
+        let users = format!("accounts {{\n{}}}\n", accounts.render());
+        let nats = NatsServer::start_with(&users).await;
         let site = Self {
             nats,
             folder: tempfile::tempdir().unwrap(),

@@ -115,6 +115,11 @@ impl NatsServer {
         self.child.as_ref().map(Child::id)
     }
 
+    /// Its `store_dir`, unless the caller named one.
+    pub fn store(&self) -> &Path {
+        self.folder.path()
+    }
+
     /// A configuration for [`mesh_bus::Config`]-like readers: `url = "…"`.
     pub fn toml(&self) -> String {
         format!("url = \"{}\"\n", self.url())

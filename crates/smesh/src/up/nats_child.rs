@@ -18,7 +18,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 pub use process::kill;
-use process::{Failure, Files, end, spawn, stop_leftover, wait_until_it_listens};
+use process::{Failure, Files, end, move_streams, spawn, stop_leftover, wait_until_it_listens};
 
 use super::data_dir::{DataDir, private, write_private};
 use super::nats_conf::{NatsConf, SYSTEM};
@@ -63,6 +63,7 @@ impl NatsChild {
         let program = nats_program::find().await?;
         let files = Files::of(data);
         stop_leftover(&files).await?;
+        move_streams(&files.store)?;
         let passwords = ROLES
             .iter()
             .map(|role| password(data, role))

@@ -43,7 +43,7 @@ fn after_a_full_disk_nats_recovers_and_the_outage_is_reported() {
     // Data that fits into existing pages is still stored.
     mesh.wait_until("the lease cannot be written", || {
         let log = fs::read_to_string(mesh.path("data/private/nats.log")).unwrap();
-        log.contains("failed to store a msg on stream '$G > KV_mesh_leases'")
+        log.contains("failed to store a msg on stream 'mesh > KV_mesh_leases'")
     });
     let full = Instant::now();
     mesh.wait_until("readiness says that nothing is stored", || {

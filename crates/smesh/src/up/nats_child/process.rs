@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
+use mesh_events::catalogue::SERVICES_ACCOUNT;
 use mesh_hook::listener;
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use tokio::process::{Child, Command};
@@ -33,6 +34,18 @@ impl Files {
             store: data.private("jetstream"),
         }
     }
+}
+
+/// Moves the streams of a former version, in which all users were in the server's default account, to the account of the services.
+pub(super) fn move_streams(store: &Path) -> Result<(), Error> {
+    let store = store.join("jetstream");
+    let (from, to) = (store.join("$G"), store.join(SERVICES_ACCOUNT));
+    if !from.join("streams").is_dir() || to.exists() {
+        return Ok(());
+    }
+    fs::rename(&from, &to).map_err(|source| Error::io("move", &from, source))?;
+    tracing::info!(to = %to.display(), "streams moved to the account of the services");
+    Ok(())
 }
 
 pub(super) fn spawn(program: &Path, files: &Files) -> Result<Child, Error> {
@@ -179,6 +192,11 @@ fn is_ours(pid: i32, conf: &Path) -> bool {
 mod tests {
     use std::net::TcpListener;
 
+    use mesh_bus::Bus;
+    use mesh_events::catalogue::{self, Accounts, Login};
+    use mesh_testkit::NatsServer;
+    use tokio_util::sync::CancellationToken;
+
     use super::*;
 
     fn child(program: &str) -> Child {
@@ -201,5 +219,43 @@ mod tests {
         drop(other);
         let failure = wait_until_it_listens(&mut ended, port, &files).await;
         assert!(matches!(failure, Err(Failure::Other(_))), "nobody listens");
+    }
+
+    #[tokio::test]
+    async fn streams_of_a_former_version_keep_their_messages() {
+        let mut nats = NatsServer::start().await;
+        let config = mesh_bus::Config {
+            url: nats.url(),
+            ..mesh_bus::Config::default()
+        };
+        let bus = Bus::connect(&config, "admin").await.unwrap();
+        bus.ready(&CancellationToken::new()).await.unwrap();
+        let published = bus.publish_raw("mesh.testbed.in.x".into(), "1", b"x".to_vec());
+        published.await.unwrap();
+        nats.kill();
+        move_streams(nats.store()).unwrap();
+        assert!(!nats.store().join("jetstream/$G").exists());
+
+        let mut accounts = Accounts::default();
+        let (name, password) = ("admin", "admin");
+        accounts.add("admin", "testbed", Login::Password { name, password });
+        nats.configure(&format!("accounts {{\n{}}}", accounts.render()));
+        nats.restart().await;
+        let config = mesh_bus::Config {
+            user: Some(name.into()),
+            password: Some(password.into()),
+            provision: false,
+            ..config
+        };
+        let bus = Bus::connect(&config, "admin").await.unwrap();
+        bus.ready(&CancellationToken::new()).await.unwrap();
+        let state = bus.stream_state(catalogue::MESH_IN).await.unwrap();
+        assert_eq!(state.last_sequence, 1);
+
+        // What a server of a former version made later does not replace them.
+        fs::create_dir_all(nats.store().join("jetstream/$G/streams")).unwrap();
+        move_streams(nats.store()).unwrap();
+        let state = bus.stream_state(catalogue::MESH_IN).await.unwrap();
+        assert_eq!(state.last_sequence, 1);
     }
 }

@@ -263,3 +263,65 @@ async fn credentials_of_one_cluster_are_of_no_use_for_another() {
     event.id = uuid::Uuid::now_v7().to_string();
     assert!(east.publish(&event).await.is_err());
 }
+
+/// A leaf node with the password of `leaf` that lets anybody publish anything, as a thief would set it up.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leaf_node_of_a_thief_rings_for_its_cluster_and_can_do_nothing_else() {
+    let site = Site::configure();
+    let _hub = Server::start(&site.at("nats.conf"), &site.hub).await;
+    let bus = site.bus("admin", "admin.seed").await;
+    let text = fs::read_to_string(site.at("leaf.conf")).unwrap();
+    let (before, rest) = text.split_once("authorization {").unwrap();
+    let (_, remotes) = rest.split_once("leafnodes {").unwrap();
+    let config = site.at("thief.conf");
+    fs::write(&config, format!("{before}leafnodes {{{remotes}")).unwrap();
+    let _leaf = Server::start(&config, &site.leaves[0]).await;
+    let url = format!("nats://{}", site.leaves[0].address());
+    let options = async_nats::ConnectOptions::new().custom_inbox_prefix("_INBOX_hook");
+    let thief = options.connect(url).await.unwrap();
+    let doorbell = "mesh.east.hook.Epilog";
+    wait_until("the leaf node is connected", DEADLINE, async || {
+        thief.request(doorbell, "bell".into()).await.is_ok()
+    })
+    .await;
+    let before = stored(&bus).await;
+    let others = [
+        "mesh.west.hook.Epilog",
+        "slurm.east.job.completed.1",
+        "$KV.mesh_leases.east.ingest",
+        "$KV.mesh_ingest.east.5",
+        "mesh.east.audit.key",
+        "$JS.API.STREAM.PURGE.MESH_HOOKS",
+    ];
+    for other in others {
+        thief.publish(other, "forged".into()).await.unwrap();
+        let rung = thief.publish_with_reply(doorbell, other, "bell".into());
+        rung.await.unwrap();
+    }
+    let all = before + others.len() as u64;
+    wait_until("all doorbells are stored", DEADLINE, async || {
+        stored(&bus).await >= all
+    })
+    .await;
+    // The answers are under way.
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    for stream in [
+        "SLURM_EVENTS",
+        "MESH_AUDIT",
+        "KV_mesh_leases",
+        "KV_mesh_ingest",
+    ] {
+        let state = bus.stream_state(stream).await.unwrap();
+        assert_eq!(state.last_sequence, 0, "{stream}");
+    }
+    assert_eq!(stored(&bus).await, all);
+    let mut hooks = bus.stored_messages("MESH_HOOKS", "mesh.*.hook.*".into());
+    let hooks = hooks.next().await.unwrap();
+    assert_eq!(hooks.len() as u64, all, "and none was purged");
+    for message in hooks {
+        assert_eq!(
+            (message.subject.as_str(), message.body.as_ref()),
+            (doorbell, &b"bell"[..])
+        );
+    }
+}

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use mesh_events::catalogue::{
-    BUCKETS, CONSUMERS, MESH_REPLAY, ROLES, SLURM_EVENTS, STREAMS, dispatcher_consumers,
+    BUCKETS, CONSUMERS, MESH_REPLAY, ROLES, SLURM_EVENTS, STREAMS, account, dispatcher_consumers,
     permissions,
 };
 use mesh_events::{Category, EventType, FactKind};
@@ -181,7 +181,12 @@ fn roles() -> Result<String> {
     for role in ROLES {
         let rights =
             permissions(role, "CLUSTER").with_context(|| format!("role {role} has no rights"))?;
-        write!(text, "### `{role}`\n\n")?;
+        let account = account(role, "CLUSTER");
+        write!(
+            text,
+            "### `{role}`\n\n- account: `{}`\n",
+            placeholders(&account)
+        )?;
         for (may, subjects) in [
             ("publishes", &rights.publish),
             ("subscribes", &rights.subscribe),

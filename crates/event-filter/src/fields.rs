@@ -76,6 +76,22 @@ pub fn of(event: &Event, cost: Option<&CostEvent>, max: usize) -> Value {
         }),
         _ => None,
     };
+    let step = match &event.payload {
+        Some(Payload::User(payload)) if payload.attribute == "Step" => {
+            payload.notice.as_ref().map(|notice| {
+                let value = |name: &str| notice.data.get(name);
+                let number = |name: &str| value(name).and_then(|text| text.parse::<u32>().ok());
+                json!({
+                    "id": text(&payload.after),
+                    "moment": value("moment").map(|moment| text(moment.as_str())),
+                    "host": value("host").map(|host| text(host.as_str())),
+                    "tasks": number("tasks"),
+                    "failed": number("failed"),
+                })
+            })
+        }
+        _ => None,
+    };
     let queue = match &event.payload {
         Some(Payload::Queue(payload)) => payload.explanation.as_ref().map(|explanation| {
             json!({
@@ -116,6 +132,7 @@ pub fn of(event: &Event, cost: Option<&CostEvent>, max: usize) -> Value {
         "node": node,
         "change": change,
         "notice": notice,
+        "step": step,
         "cost": own_cost.map(self::cost),
         "queue": queue,
         "capture": capture,
@@ -219,14 +236,19 @@ pub fn cut(text: &str, max: usize) -> String {
 pub fn sample() -> Value {
     let mut event = sample::event(EventType::JobFailed);
     let mut fields = of(&event, Some(&sample::cost()), 200);
-    for kind in [
+    let others = [
         EventType::NodeDown,
         EventType::UserQuotaExceeded,
         EventType::UserApprovalRequested,
         EventType::QueueExplained,
         EventType::CaptureGapOpened,
-    ] {
-        event = sample::event(kind);
+    ];
+    for other in others
+        .map(sample::event)
+        .into_iter()
+        .chain([sample::step()])
+    {
+        event = other;
         if let (Value::Object(fields), Value::Object(others)) = (&mut fields, of(&event, None, 200))
         {
             for (name, value) in others {

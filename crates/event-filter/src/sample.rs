@@ -157,6 +157,38 @@ fn notice(kind: EventType) -> Option<Notice> {
     })
 }
 
+/// What the SPANK plugin reports of a step.
+pub fn step() -> Event {
+    let mut event = event(EventType::UserNotified);
+    let data = [
+        ("moment", "exit"),
+        ("step", "1234.batch"),
+        ("host", "n1"),
+        ("node", "0"),
+        ("tasks", "4"),
+        ("ended", "4"),
+        ("failed", "1"),
+        ("lost", "0"),
+        ("task.2", "3:0"),
+    ];
+    event.payload = Some(Payload::User(UserEvent {
+        user: "alice".into(),
+        attribute: "Step".into(),
+        after: "1234.batch".into(),
+        notice: Some(Notice {
+            run: job().run,
+            text: "Step 1234.batch has ended on n1, 1 of 4 tasks failed, task 2 with exit code 3"
+                .into(),
+            data: data
+                .map(|(name, value)| (name.to_owned(), value.to_owned()))
+                .into(),
+            ..Notice::default()
+        }),
+        ..UserEvent::default()
+    }));
+    event
+}
+
 /// An event of a type, with every field that such an event may have.
 pub fn event(kind: EventType) -> Event {
     let payload = match kind.category() {

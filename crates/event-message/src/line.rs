@@ -62,7 +62,11 @@ pub fn of(kind: EventType, event: &Event) -> Option<Message> {
                 return Some(with_cluster(message, event));
             }
             if let Some(notice) = &payload.notice {
-                return Some(with_cluster(of_rule(kind, notice), event));
+                let message = match payload.attribute.as_str() {
+                    "Step" => of_step(&payload.after, notice),
+                    _ => of_rule(kind, notice),
+                };
+                return Some(with_cluster(message, event));
             }
             let heading = if payload.user.is_empty() {
                 Text::from("Account ").code(text::cut(&payload.account, 80))
@@ -130,6 +134,23 @@ fn of_rule(kind: EventType, notice: &Notice) -> Message {
             "Until",
             expires.map(|at| Text::new().time(at)).unwrap_or_default(),
         )
+}
+
+/// What the SPANK plugin reports of a step.
+fn of_step(step: &str, notice: &Notice) -> Message {
+    let has_failed = notice.data.get("failed").is_some_and(|count| count != "0");
+    let (severity, sign) = match has_failed {
+        true => (Severity::Error, "❌"),
+        false => (Severity::Info, "🔔"),
+    };
+    let tasks = notice.data.iter().filter_map(|(name, exit_code)| {
+        let task = name.strip_prefix("task.")?;
+        Some(format!("task {task}: {exit_code}"))
+    });
+    let tasks: Vec<String> = tasks.take(10).collect();
+    let heading = Text::from("Step ").code(text::cut(step, 80));
+    let sentence = Text::from(text::cut(&notice.text, 500));
+    Message::line(severity, sign, heading, sentence).fact("Exit codes", tasks.join(", "))
 }
 
 fn node(kind: EventType, word: &str, node: &Node) -> Message {

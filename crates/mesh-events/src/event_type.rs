@@ -158,7 +158,7 @@ event_types! {
     UserQuotaHigh = User."quota_high", Sampled, "A budget is nearly used up.";
     UserQuotaExceeded = User."quota_exceeded", Sampled, "A budget is used up.";
     UserQuotaCleared = User."quota_cleared", Sampled, "A budget has room again.";
-    UserNotified = User."notified", Sampled, "A rule tells its owner something.";
+    UserNotified = User."notified", SampledOrDerived, "A rule tells its owner something, or a step of a job with `--mesh-notify` does.";
     UserApprovalRequested = User."approval_requested", Sampled, "A run of a rule waits for the approval of this user.";
     CostEstimated = Cost."estimated", Recorded, "Burn rate and estimated cost of a run that started.";
     CostAccrued = Cost."accrued", Derived, "Cost of a running job so far, when it passes an amount, its rate changes, or an interval is over.";

@@ -10,6 +10,9 @@ pub const OTHER_HOOK: &str = "Other";
 /// Name of the hook that `smesh doctor` rings as.
 pub const DOCTOR_HOOK: &str = "Doctor";
 
+/// Name of the hook of the SPANK plugin.
+pub const SPANK_HOOK: &str = "Spank";
+
 /// Name of the hook that a site calls with a notice of its cloud provider: NodeName or `-`, and the provider's text.
 pub const SPOT_NOTICE_HOOK: &str = "SpotNotice";
 
@@ -28,7 +31,7 @@ taken_by! {
     /// Filter subjects of ingest's consumer of MESH_HOOKS.
     JOB_HOOK_SUBJECTS:
     "PrologSlurmctld", "EpilogSlurmctld", "JobComp", "Prolog", "Epilog", "SrunProlog", "SrunEpilog", "TaskProlog", "TaskEpilog",
-    "MailProg", "JobSubmit", "CliFilter", "Pam", "strigger-fini", "strigger-time", "Doctor", "Other",
+    "MailProg", "JobSubmit", "CliFilter", "Pam", "Spank", "strigger-fini", "strigger-time", "Doctor", "Other",
 }
 
 taken_by! {

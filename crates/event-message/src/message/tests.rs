@@ -278,6 +278,24 @@ fn a_budget_shows_its_use_and_who_used_most() {
 }
 
 #[test]
+fn a_step_that_failed_is_an_error_with_its_exit_codes() {
+    let mut event = sample::step();
+    assert_eq!(
+        shown(of(&event, None)),
+        "Error ❌ Step 1234.batch\nStep 1234.batch has ended on n1, 1 of 4 tasks failed, task 2 with exit code 3\n  \
+         Exit codes: task 2: 3:0\ncluster example"
+    );
+    let Some(Payload::User(user)) = &mut event.payload else {
+        panic!("no user event")
+    };
+    let data = &mut user.notice.as_mut().unwrap().data;
+    data.insert("failed".into(), "0".into());
+    data.remove("task.2");
+    let shown = shown(of(&event, None));
+    assert!(shown.starts_with("Info 🔔 Step 1234.batch"), "{shown}");
+}
+
+#[test]
 fn a_budget_says_which_runs_have_no_price() {
     let mut event = sample::event(EventType::UserQuotaCleared);
     let mut sentence = |change: fn(&mut Quota)| {

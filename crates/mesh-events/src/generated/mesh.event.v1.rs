@@ -109,7 +109,7 @@ pub struct Correlation {
 /// The entity that an event is about.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Entity {
-    /// `job`, `array`, `node`, `user`, `account`, `login`, `budget`, `rule` or `cluster`.
+    /// `job`, `array`, `node`, `user`, `account`, `login`, `budget`, `rule`, `step` or `cluster`.
     #[prost(string, tag = "1")]
     pub kind: ::prost::alloc::string::String,
     /// Key within the cluster, e.g. `job/123/1763760000` or `node/n1`. Also the CloudEvents subject.

@@ -49,6 +49,9 @@ pub struct Doorbell {
     /// True for a test by `smesh hooks test`: the doorbell is counted, but nothing is read from Slurm.
     #[prost(bool, tag = "14")]
     pub probe: bool,
+    /// A step on one node. Set only by Spank.
+    #[prost(message, optional, tag = "15")]
+    pub step: ::core::option::Option<StepReport>,
 }
 /// A session that PAM opened on a compute node or login host.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -78,6 +81,50 @@ pub struct Mail {
     /// Recipient address.
     #[prost(string, tag = "3")]
     pub recipient: ::prost::alloc::string::String,
+}
+/// What the SPANK plugin reports of a step on one node, for a job with `--mesh-notify`.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct StepReport {
+    /// `start`, `task` (the first task on the node that ended with an error) or `exit`.
+    #[prost(string, tag = "1")]
+    pub moment: ::prost::alloc::string::String,
+    /// Step number. The batch script and other special steps have Slurm's high numbers.
+    #[prost(uint32, tag = "2")]
+    pub step_id: u32,
+    /// Uid of the job's owner.
+    #[prost(uint32, tag = "3")]
+    pub uid: u32,
+    /// Index of the node in the step, from 0.
+    #[prost(uint32, tag = "4")]
+    pub node: u32,
+    /// Tasks of the step on this node.
+    #[prost(uint32, tag = "5")]
+    pub tasks: u32,
+    /// Those that have ended.
+    #[prost(uint32, tag = "6")]
+    pub ended: u32,
+    /// Those that have ended with an error: an exit code other than 0, or a signal.
+    #[prost(uint32, tag = "7")]
+    pub failed: u32,
+    /// The first of them, 64 at most.
+    #[prost(message, repeated, tag = "8")]
+    pub failures: ::prost::alloc::vec::Vec<TaskEnd>,
+    /// Earlier reports of this step and node that the socket did not take.
+    #[prost(uint32, tag = "9")]
+    pub lost: u32,
+}
+/// End of a task.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct TaskEnd {
+    /// Number of the task in the step, from 0.
+    #[prost(uint32, tag = "1")]
+    pub task: u32,
+    /// Exit code.
+    #[prost(uint32, tag = "2")]
+    pub code: u32,
+    /// Signal number. 0 if none.
+    #[prost(uint32, tag = "3")]
+    pub signal: u32,
 }
 impl serde::Serialize for Doorbell {
     #[allow(deprecated)]
@@ -129,6 +176,9 @@ impl serde::Serialize for Doorbell {
         if self.probe {
             len += 1;
         }
+        if self.step.is_some() {
+            len += 1;
+        }
         let mut struct_ser = serializer.serialize_struct("mesh.hook.v1.Doorbell", len)?;
         if !self.id.is_empty() {
             struct_ser.serialize_field("id", &self.id)?;
@@ -172,6 +222,9 @@ impl serde::Serialize for Doorbell {
         if self.probe {
             struct_ser.serialize_field("probe", &self.probe)?;
         }
+        if let Some(v) = self.step.as_ref() {
+            struct_ser.serialize_field("step", v)?;
+        }
         struct_ser.end()
     }
 }
@@ -198,6 +251,7 @@ impl<'de> serde::Deserialize<'de> for Doorbell {
             "login",
             "mail",
             "probe",
+            "step",
         ];
 
         #[allow(clippy::enum_variant_names)]
@@ -216,6 +270,7 @@ impl<'de> serde::Deserialize<'de> for Doorbell {
             Login,
             Mail,
             Probe,
+            Step,
         }
         impl<'de> serde::Deserialize<'de> for GeneratedField {
             fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
@@ -251,6 +306,7 @@ impl<'de> serde::Deserialize<'de> for Doorbell {
                             "login" => Ok(GeneratedField::Login),
                             "mail" => Ok(GeneratedField::Mail),
                             "probe" => Ok(GeneratedField::Probe),
+                            "step" => Ok(GeneratedField::Step),
                             _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
                         }
                     }
@@ -284,6 +340,7 @@ impl<'de> serde::Deserialize<'de> for Doorbell {
                 let mut login__ = None;
                 let mut mail__ = None;
                 let mut probe__ = None;
+                let mut step__ = None;
                 while let Some(k) = map_.next_key()? {
                     match k {
                         GeneratedField::Id => {
@@ -374,6 +431,12 @@ impl<'de> serde::Deserialize<'de> for Doorbell {
                             }
                             probe__ = Some(map_.next_value()?);
                         }
+                        GeneratedField::Step => {
+                            if step__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("step"));
+                            }
+                            step__ = map_.next_value()?;
+                        }
                     }
                 }
                 Ok(Doorbell {
@@ -391,6 +454,7 @@ impl<'de> serde::Deserialize<'de> for Doorbell {
                     login: login__,
                     mail: mail__,
                     probe: probe__.unwrap_or_default(),
+                    step: step__,
                 })
             }
         }
@@ -663,5 +727,378 @@ impl<'de> serde::Deserialize<'de> for Mail {
             }
         }
         deserializer.deserialize_struct("mesh.hook.v1.Mail", FIELDS, GeneratedVisitor)
+    }
+}
+impl serde::Serialize for StepReport {
+    #[allow(deprecated)]
+    fn serialize<S>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error>
+    where
+        S: serde::Serializer,
+    {
+        use serde::ser::SerializeStruct;
+        let mut len = 0;
+        if !self.moment.is_empty() {
+            len += 1;
+        }
+        if self.step_id != 0 {
+            len += 1;
+        }
+        if self.uid != 0 {
+            len += 1;
+        }
+        if self.node != 0 {
+            len += 1;
+        }
+        if self.tasks != 0 {
+            len += 1;
+        }
+        if self.ended != 0 {
+            len += 1;
+        }
+        if self.failed != 0 {
+            len += 1;
+        }
+        if !self.failures.is_empty() {
+            len += 1;
+        }
+        if self.lost != 0 {
+            len += 1;
+        }
+        let mut struct_ser = serializer.serialize_struct("mesh.hook.v1.StepReport", len)?;
+        if !self.moment.is_empty() {
+            struct_ser.serialize_field("moment", &self.moment)?;
+        }
+        if self.step_id != 0 {
+            struct_ser.serialize_field("stepId", &self.step_id)?;
+        }
+        if self.uid != 0 {
+            struct_ser.serialize_field("uid", &self.uid)?;
+        }
+        if self.node != 0 {
+            struct_ser.serialize_field("node", &self.node)?;
+        }
+        if self.tasks != 0 {
+            struct_ser.serialize_field("tasks", &self.tasks)?;
+        }
+        if self.ended != 0 {
+            struct_ser.serialize_field("ended", &self.ended)?;
+        }
+        if self.failed != 0 {
+            struct_ser.serialize_field("failed", &self.failed)?;
+        }
+        if !self.failures.is_empty() {
+            struct_ser.serialize_field("failures", &self.failures)?;
+        }
+        if self.lost != 0 {
+            struct_ser.serialize_field("lost", &self.lost)?;
+        }
+        struct_ser.end()
+    }
+}
+impl<'de> serde::Deserialize<'de> for StepReport {
+    #[allow(deprecated)]
+    fn deserialize<D>(deserializer: D) -> std::result::Result<Self, D::Error>
+    where
+        D: serde::Deserializer<'de>,
+    {
+        const FIELDS: &[&str] = &[
+            "moment",
+            "step_id",
+            "stepId",
+            "uid",
+            "node",
+            "tasks",
+            "ended",
+            "failed",
+            "failures",
+            "lost",
+        ];
+
+        #[allow(clippy::enum_variant_names)]
+        enum GeneratedField {
+            Moment,
+            StepId,
+            Uid,
+            Node,
+            Tasks,
+            Ended,
+            Failed,
+            Failures,
+            Lost,
+        }
+        impl<'de> serde::Deserialize<'de> for GeneratedField {
+            fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
+            where
+                D: serde::Deserializer<'de>,
+            {
+                struct GeneratedVisitor;
+
+                impl serde::de::Visitor<'_> for GeneratedVisitor {
+                    type Value = GeneratedField;
+
+                    fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                        write!(formatter, "expected one of: {:?}", &FIELDS)
+                    }
+
+                    #[allow(unused_variables)]
+                    fn visit_str<E>(self, value: &str) -> std::result::Result<GeneratedField, E>
+                    where
+                        E: serde::de::Error,
+                    {
+                        match value {
+                            "moment" => Ok(GeneratedField::Moment),
+                            "stepId" | "step_id" => Ok(GeneratedField::StepId),
+                            "uid" => Ok(GeneratedField::Uid),
+                            "node" => Ok(GeneratedField::Node),
+                            "tasks" => Ok(GeneratedField::Tasks),
+                            "ended" => Ok(GeneratedField::Ended),
+                            "failed" => Ok(GeneratedField::Failed),
+                            "failures" => Ok(GeneratedField::Failures),
+                            "lost" => Ok(GeneratedField::Lost),
+                            _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
+                        }
+                    }
+                }
+                deserializer.deserialize_identifier(GeneratedVisitor)
+            }
+        }
+        struct GeneratedVisitor;
+        impl<'de> serde::de::Visitor<'de> for GeneratedVisitor {
+            type Value = StepReport;
+
+            fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                formatter.write_str("struct mesh.hook.v1.StepReport")
+            }
+
+            fn visit_map<V>(self, mut map_: V) -> std::result::Result<StepReport, V::Error>
+                where
+                    V: serde::de::MapAccess<'de>,
+            {
+                let mut moment__ = None;
+                let mut step_id__ = None;
+                let mut uid__ = None;
+                let mut node__ = None;
+                let mut tasks__ = None;
+                let mut ended__ = None;
+                let mut failed__ = None;
+                let mut failures__ = None;
+                let mut lost__ = None;
+                while let Some(k) = map_.next_key()? {
+                    match k {
+                        GeneratedField::Moment => {
+                            if moment__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("moment"));
+                            }
+                            moment__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::StepId => {
+                            if step_id__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("stepId"));
+                            }
+                            step_id__ = 
+                                Some(map_.next_value::<::pbjson::private::NumberDeserialize<_>>()?.0)
+                            ;
+                        }
+                        GeneratedField::Uid => {
+                            if uid__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("uid"));
+                            }
+                            uid__ = 
+                                Some(map_.next_value::<::pbjson::private::NumberDeserialize<_>>()?.0)
+                            ;
+                        }
+                        GeneratedField::Node => {
+                            if node__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("node"));
+                            }
+                            node__ = 
+                                Some(map_.next_value::<::pbjson::private::NumberDeserialize<_>>()?.0)
+                            ;
+                        }
+                        GeneratedField::Tasks => {
+                            if tasks__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("tasks"));
+                            }
+                            tasks__ = 
+                                Some(map_.next_value::<::pbjson::private::NumberDeserialize<_>>()?.0)
+                            ;
+                        }
+                        GeneratedField::Ended => {
+                            if ended__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("ended"));
+                            }
+                            ended__ = 
+                                Some(map_.next_value::<::pbjson::private::NumberDeserialize<_>>()?.0)
+                            ;
+                        }
+                        GeneratedField::Failed => {
+                            if failed__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("failed"));
+                            }
+                            failed__ = 
+                                Some(map_.next_value::<::pbjson::private::NumberDeserialize<_>>()?.0)
+                            ;
+                        }
+                        GeneratedField::Failures => {
+                            if failures__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("failures"));
+                            }
+                            failures__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::Lost => {
+                            if lost__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("lost"));
+                            }
+                            lost__ = 
+                                Some(map_.next_value::<::pbjson::private::NumberDeserialize<_>>()?.0)
+                            ;
+                        }
+                    }
+                }
+                Ok(StepReport {
+                    moment: moment__.unwrap_or_default(),
+                    step_id: step_id__.unwrap_or_default(),
+                    uid: uid__.unwrap_or_default(),
+                    node: node__.unwrap_or_default(),
+                    tasks: tasks__.unwrap_or_default(),
+                    ended: ended__.unwrap_or_default(),
+                    failed: failed__.unwrap_or_default(),
+                    failures: failures__.unwrap_or_default(),
+                    lost: lost__.unwrap_or_default(),
+                })
+            }
+        }
+        deserializer.deserialize_struct("mesh.hook.v1.StepReport", FIELDS, GeneratedVisitor)
+    }
+}
+impl serde::Serialize for TaskEnd {
+    #[allow(deprecated)]
+    fn serialize<S>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error>
+    where
+        S: serde::Serializer,
+    {
+        use serde::ser::SerializeStruct;
+        let mut len = 0;
+        if self.task != 0 {
+            len += 1;
+        }
+        if self.code != 0 {
+            len += 1;
+        }
+        if self.signal != 0 {
+            len += 1;
+        }
+        let mut struct_ser = serializer.serialize_struct("mesh.hook.v1.TaskEnd", len)?;
+        if self.task != 0 {
+            struct_ser.serialize_field("task", &self.task)?;
+        }
+        if self.code != 0 {
+            struct_ser.serialize_field("code", &self.code)?;
+        }
+        if self.signal != 0 {
+            struct_ser.serialize_field("signal", &self.signal)?;
+        }
+        struct_ser.end()
+    }
+}
+impl<'de> serde::Deserialize<'de> for TaskEnd {
+    #[allow(deprecated)]
+    fn deserialize<D>(deserializer: D) -> std::result::Result<Self, D::Error>
+    where
+        D: serde::Deserializer<'de>,
+    {
+        const FIELDS: &[&str] = &[
+            "task",
+            "code",
+            "signal",
+        ];
+
+        #[allow(clippy::enum_variant_names)]
+        enum GeneratedField {
+            Task,
+            Code,
+            Signal,
+        }
+        impl<'de> serde::Deserialize<'de> for GeneratedField {
+            fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
+            where
+                D: serde::Deserializer<'de>,
+            {
+                struct GeneratedVisitor;
+
+                impl serde::de::Visitor<'_> for GeneratedVisitor {
+                    type Value = GeneratedField;
+
+                    fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                        write!(formatter, "expected one of: {:?}", &FIELDS)
+                    }
+
+                    #[allow(unused_variables)]
+                    fn visit_str<E>(self, value: &str) -> std::result::Result<GeneratedField, E>
+                    where
+                        E: serde::de::Error,
+                    {
+                        match value {
+                            "task" => Ok(GeneratedField::Task),
+                            "code" => Ok(GeneratedField::Code),
+                            "signal" => Ok(GeneratedField::Signal),
+                            _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
+                        }
+                    }
+                }
+                deserializer.deserialize_identifier(GeneratedVisitor)
+            }
+        }
+        struct GeneratedVisitor;
+        impl<'de> serde::de::Visitor<'de> for GeneratedVisitor {
+            type Value = TaskEnd;
+
+            fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                formatter.write_str("struct mesh.hook.v1.TaskEnd")
+            }
+
+            fn visit_map<V>(self, mut map_: V) -> std::result::Result<TaskEnd, V::Error>
+                where
+                    V: serde::de::MapAccess<'de>,
+            {
+                let mut task__ = None;
+                let mut code__ = None;
+                let mut signal__ = None;
+                while let Some(k) = map_.next_key()? {
+                    match k {
+                        GeneratedField::Task => {
+                            if task__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("task"));
+                            }
+                            task__ = 
+                                Some(map_.next_value::<::pbjson::private::NumberDeserialize<_>>()?.0)
+                            ;
+                        }
+                        GeneratedField::Code => {
+                            if code__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("code"));
+                            }
+                            code__ = 
+                                Some(map_.next_value::<::pbjson::private::NumberDeserialize<_>>()?.0)
+                            ;
+                        }
+                        GeneratedField::Signal => {
+                            if signal__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("signal"));
+                            }
+                            signal__ = 
+                                Some(map_.next_value::<::pbjson::private::NumberDeserialize<_>>()?.0)
+                            ;
+                        }
+                    }
+                }
+                Ok(TaskEnd {
+                    task: task__.unwrap_or_default(),
+                    code: code__.unwrap_or_default(),
+                    signal: signal__.unwrap_or_default(),
+                })
+            }
+        }
+        deserializer.deserialize_struct("mesh.hook.v1.TaskEnd", FIELDS, GeneratedVisitor)
     }
 }

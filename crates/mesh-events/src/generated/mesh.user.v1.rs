@@ -45,23 +45,25 @@ pub struct UserEvent {
     /// are thresholds, e.g. `80 %`.
     #[prost(message, optional, tag = "12")]
     pub quota: ::core::option::Option<Quota>,
-    /// What a rule tells or asks. Set only for `notified` and `approval_requested`. `attribute` is then `Rule`, and `after` the rule's full name.
+    /// What a rule tells or asks, or what the SPANK plugin reports of a step. Set only for `notified` and `approval_requested`. `attribute` is
+    /// then `Rule`, and `after` the rule's full name; or `Step`, and `after` the step as Slurm prints it, e.g. `12.batch`.
     #[prost(message, optional, tag = "13")]
     pub notice: ::core::option::Option<Notice>,
 }
-/// What a rule of the workflow-trigger tells or asks.
+/// What a rule of the workflow-trigger tells or asks, or what the SPANK plugin reports of a step.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Notice {
-    /// Full name of the rule: `alice/align`.
+    /// Full name of the rule: `alice/align`. Empty for a step.
     #[prost(string, tag = "1")]
     pub rule: ::prost::alloc::string::String,
-    /// Key of the run: `smesh:1:…`. `smesh triggers runs KEY` shows it.
+    /// Key of the run: `smesh:1:…`. `smesh triggers runs KEY` shows it. For a step: entity key of the job's run.
     #[prost(string, tag = "2")]
     pub run: ::prost::alloc::string::String,
     /// The text. For `approval_requested`: what waits.
     #[prost(string, tag = "3")]
     pub text: ::prost::alloc::string::String,
-    /// Values that the rule adds, by the names that it gives them. Empty for `approval_requested`.
+    /// Values that the rule adds, by the names that it gives them. Empty for `approval_requested`. For a step: `moment`, `step`, `host`,
+    /// `node`, `tasks`, `ended`, `failed`, `lost`, and `task.N` with exit code and signal (`3:0`) of each task N that failed, 64 at most.
     #[prost(btree_map = "string, string", tag = "4")]
     pub data: ::prost::alloc::collections::BTreeMap<
         ::prost::alloc::string::String,
@@ -70,7 +72,7 @@ pub struct Notice {
     /// When the request for approval ends. Absent for `notified`.
     #[prost(message, optional, tag = "5")]
     pub expires: ::core::option::Option<::pbjson_types::Timestamp>,
-    /// Id of the event that fired the rule.
+    /// Id of the event that fired the rule. Empty for a step.
     #[prost(string, tag = "6")]
     pub event_id: ::prost::alloc::string::String,
 }

@@ -13,6 +13,7 @@ Sends a doorbell to slurm-mesh when a job or node changes. Slurm calls it as a h
 Usage: mesh-hook [--config FILE] [--hook NAME] [--] [ARGUMENT...]
        mesh-hook [--config FILE] [--hook NAME] --chain PROGRAM [ARGUMENT...]
        mesh-hook [--config FILE] --flush
+       mesh-hook [--config FILE] --listen SOCKET
 
   --config FILE   configuration file [default: /etc/slurm-mesh/hook.toml]
   --hook NAME     parameter of slurm.conf that calls it, e.g. SuspendProgram, or a trigger, e.g. strigger-down; only needed
@@ -21,10 +22,11 @@ Usage: mesh-hook [--config FILE] [--hook NAME] [--] [ARGUMENT...]
   --chain PROGRAM become the site's program (exec) with these arguments and everything else unchanged, and send the doorbell
                   in parallel
   --flush         deliver all spooled doorbells now; exit status 1 if some cannot be delivered
+  --listen SOCKET take the SPANK plugin's reports from this Unix socket until it is ended; a service on each node
   --probe UUID    send a probe with this id, as `smesh hooks test` does; it is only counted
   --version       print the version
 
-Without --chain and --flush the exit status is always 0. `smesh hooks print` prints the lines for slurm.conf.
+Without --chain, --flush and --listen the exit status is always 0. `smesh hooks print` prints the lines for slurm.conf.
 ";
 
 /// The action the command line requests.
@@ -47,6 +49,13 @@ pub enum Invocation {
     },
     /// Deliver all spooled doorbells.
     Flush(Options),
+    /// Deliver the SPANK plugin's reports.
+    Listen {
+        /// Options.
+        options: Options,
+        /// Path of the socket.
+        socket: PathBuf,
+    },
 }
 
 /// Options of a hook call.
@@ -96,6 +105,7 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Invocation {
     let mut args = args.into_iter();
     let mut options = Options::default();
     let mut step: fn(Options) -> Invocation = Invocation::Ring;
+    let mut socket = None;
     while let Some(arg) = args.next() {
         let (name, attached) = split(&arg);
         let mut value = || attached.clone().or_else(|| args.next());
@@ -111,6 +121,10 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Invocation {
             },
             "--send" => step = Invocation::Send,
             "--flush" => step = Invocation::Flush,
+            "--listen" => match value() {
+                Some(path) => socket = Some(PathBuf::from(path)),
+                None => options.complaint = Some("--listen needs the path of a socket".into()),
+            },
             "--chain" => match value() {
                 Some(program) => {
                     options.arguments = args.collect();
@@ -133,7 +147,10 @@ pub fn parse(args: impl IntoIterator<Item = OsString>) -> Invocation {
             }
         }
     }
-    step(options)
+    match socket {
+        Some(socket) => Invocation::Listen { options, socket },
+        None => step(options),
+    }
 }
 
 /// Splits `--name=value`.
@@ -191,8 +208,21 @@ mod tests {
     }
 
     #[test]
+    fn the_listener_has_a_socket_and_a_configuration() {
+        let expected = Invocation::Listen {
+            options: Options {
+                config: Some("/c".into()),
+                ..Options::default()
+            },
+            socket: "/s".into(),
+        };
+        assert_eq!(parse(tokens("--config /c --listen /s")), expected);
+        assert_eq!(parse(tokens("--listen=/s --config=/c")), expected);
+    }
+
+    #[test]
     fn unknown_options_are_reported_and_the_doorbell_is_sent() {
-        for text in ["--confg x", "--chain"] {
+        for text in ["--confg x", "--chain", "--listen"] {
             let Invocation::Ring(options) = parse(tokens(text)) else {
                 panic!("{text}: no ring")
             };

@@ -291,33 +291,47 @@ impl Flush<'_> {
     }
 
     fn publish_lines(&mut self, doorbells: &[Doorbell]) -> Result<(), Error> {
-        let encoded: Vec<_> = doorbells
-            .iter()
-            .map(|doorbell| {
-                let subject = mesh_events::subject::doorbell(&doorbell.cluster, &doorbell.hook);
-                (subject, doorbell.encode_to_vec())
-            })
-            .collect();
-        let messages: Vec<_> = doorbells
-            .iter()
-            .zip(&encoded)
-            .map(|(doorbell, (subject, body))| Outgoing {
-                subject,
-                id: &doorbell.id,
-                body,
-            })
-            .collect();
-        for (message, result) in messages.iter().zip(self.connection.publish(&messages)?) {
-            match result {
-                Ok(_) => self.delivered += 1,
-                // Spooled as a file, which the next flush puts aside. The following lines are not blocked.
-                Err(error) if error.is_of_one_message() => {
-                    let Outgoing { subject, id, body } = *message;
-                    self.spool.store(SystemTime::now(), id, subject, body)?;
-                }
-                Err(error) => return Err(error.into()),
-            }
-        }
+        self.delivered += publish(self.connection, &self.spool, doorbells)?;
         Ok(())
     }
+}
+
+/// Publishes doorbells that are in no file yet, and returns how many were delivered.
+///
+/// # Errors
+/// If NATS accepts nothing now.
+pub fn publish(
+    connection: &mut Connection,
+    spool: &Spool,
+    doorbells: &[Doorbell],
+) -> Result<usize, Error> {
+    let encoded: Vec<_> = doorbells
+        .iter()
+        .map(|doorbell| {
+            let subject = mesh_events::subject::doorbell(&doorbell.cluster, &doorbell.hook);
+            (subject, doorbell.encode_to_vec())
+        })
+        .collect();
+    let messages: Vec<_> = doorbells
+        .iter()
+        .zip(&encoded)
+        .map(|(doorbell, (subject, body))| Outgoing {
+            subject,
+            id: &doorbell.id,
+            body,
+        })
+        .collect();
+    let mut delivered = 0;
+    for (message, result) in messages.iter().zip(connection.publish(&messages)?) {
+        match result {
+            Ok(_) => delivered += 1,
+            // Spooled as a file, which the next flush puts aside. The following doorbells are not blocked.
+            Err(error) if error.is_of_one_message() => {
+                let Outgoing { subject, id, body } = *message;
+                spool.store(SystemTime::now(), id, subject, body)?;
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(delivered)
 }

@@ -14,6 +14,7 @@
 //! - [`listener`]: the owner of a listening socket, so that the password goes to no other user's process. [`privilege`]: root drops
 //!   its privileges.
 //! - [`slots`]: limit of concurrent senders.
+//! - [`listen`]: a service that takes the reports of the SPANK plugin ([`spank`]).
 //! - [`spool`]: doorbells on disk while NATS is unavailable. [`lines`]: the lines written by Slurm's Lua plugins ([`lua`]).
 //!
 //! Deliberately absent: calls to Slurm, and lookups through the environment (`PATH`, `HOME`).
@@ -27,6 +28,7 @@ pub mod flush;
 pub mod guard;
 pub mod hosts;
 pub mod lines;
+pub mod listen;
 pub mod listener;
 pub mod lua;
 pub mod nats;
@@ -35,6 +37,7 @@ pub mod report;
 pub mod ring;
 pub mod sender;
 pub mod slots;
+pub mod spank;
 pub mod spool;
 
 pub use config::Config;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 use mesh_hook::args::{self, Invocation, Options};
 use mesh_hook::config::Config;
 use mesh_hook::report::report;
-use mesh_hook::{chain, doorbell, guard, privilege, sender};
+use mesh_hook::{chain, doorbell, guard, listen, privilege, sender};
 
 /// Time limit of `--flush`. An operator waits for it, not a job.
 const FLUSH_PATIENCE: Duration = Duration::from_secs(60);
@@ -20,6 +20,12 @@ fn main() -> ExitCode {
         Invocation::Help => print(args::HELP),
         Invocation::Version => print(concat!("mesh-hook ", env!("CARGO_PKG_VERSION"), "\n")),
         Invocation::Flush(options) => return flush(&options),
+        Invocation::Listen { options, socket } => {
+            if let Err(error) = listen::run(&options, &socket) {
+                report(error);
+            }
+            return ExitCode::FAILURE;
+        }
         Invocation::Chain {
             mut options,
             program,

@@ -148,6 +148,7 @@ mod tests {
                 "--hook <NAME>",
                 "--chain <PROGRAM>",
                 "--flush",
+                "--listen <SOCKET>",
                 "--probe <UUID>",
                 "--version"
             ]

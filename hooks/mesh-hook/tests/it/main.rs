@@ -8,4 +8,5 @@ mod hostile;
 mod promises;
 mod refused;
 mod site;
+mod spank;
 mod spool;

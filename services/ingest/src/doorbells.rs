@@ -27,7 +27,7 @@ pub use self::job_reader::JobReader;
 pub use self::unknown_jobs::UnknownJobLimiter;
 use crate::domain::{Evidence, Observation};
 use crate::metrics;
-use crate::users::{Logins, login};
+use crate::users::{Logins, StepNotices, login};
 
 /// Stands for new jobs without an id: requests a poll.
 const NEW_JOBS: u32 = 0;
@@ -100,19 +100,22 @@ pub struct Doorbells {
     cluster: String,
     requests: mpsc::Sender<JobReadRequest>,
     logins: Logins,
+    steps: StepNotices,
 }
 
 impl Doorbells {
-    /// Creates the handler. `requests` receives the read requests; logins are published at once.
+    /// Creates the handler. `requests` receives the read requests; logins and reports of steps are published at once.
     pub const fn new(
         cluster: String,
         requests: mpsc::Sender<JobReadRequest>,
         logins: Logins,
+        steps: StepNotices,
     ) -> Self {
         Self {
             cluster,
             requests,
             logins,
+            steps,
         }
     }
 }
@@ -135,6 +138,9 @@ impl Handler for Doorbells {
         }
         if doorbell.hook == login::HOOK_NAME {
             return self.logins.request(&doorbell).await;
+        }
+        if doorbell.hook == hooks::SPANK_HOOK {
+            return self.steps.request(&doorbell, message.delivery).await;
         }
         // job_submit.lua reports a submission before the job has an id.
         let submission = doorbell.job_id == 0

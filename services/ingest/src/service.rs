@@ -23,7 +23,7 @@ use crate::job_workers::JobWorkers;
 use crate::listing::JobLister;
 use crate::scheduler_state::SchedulerStateReader;
 use crate::scheduling::SchedulingReader;
-use crate::users::{AccessWatcher, Logins};
+use crate::users::{AccessWatcher, Logins, StepNotices};
 
 /// Maximum number of doorbells handled at the same time. Each waits for the facts of its job, so the limit is high enough for a start to be
 /// handled behind many ends.
@@ -222,6 +222,13 @@ impl Ingest {
             self.config.users.logins_per_minute,
             shutdown.clone(),
         );
+        let steps = StepNotices::new(
+            collector.clone(),
+            self.slurm.clone(),
+            self.bus.clone(),
+            Arc::clone(&self.identities),
+            shutdown.clone(),
+        );
         let gap_filler = GapFiller {
             catch_up: workers.catch_up.clone(),
             bus: self.bus.clone(),
@@ -244,7 +251,7 @@ impl Ingest {
                 .await?)
         });
         let durable = catalogue::durable(MESH_HOOKS, IngestService::NAME, &collector.cluster);
-        let doorbells = Doorbells::new(collector.cluster.clone(), job_reads, logins);
+        let doorbells = Doorbells::new(collector.cluster.clone(), job_reads, logins, steps);
         let (bus, stop) = (self.bus.clone(), shutdown.clone());
         tasks.spawn(async move {
             Ok(bus

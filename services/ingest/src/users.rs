@@ -5,7 +5,8 @@
 //! - [`access_store`]: the published state, in bucket `mesh_users`. [`access_events`]: builds the event of a change.
 //! - [`watch`]: polls accounting, and requires two equal answers. [`suspected_removals`]: removals that the log does not explain.
 //!   [`publish`]: publishes the changes.
-//! - [`coordinators`]: the accounts of each coordinator, for the APIs. [`login`]: PAM's doorbells.
+//! - [`coordinators`]: the accounts of each coordinator, for the APIs. [`login`]: PAM's doorbells. [`step_notices`]: those of the SPANK
+//!   plugin.
 
 pub mod access;
 mod access_changes;
@@ -17,9 +18,11 @@ mod coordinators;
 pub mod diff;
 pub mod login;
 mod publish;
+pub mod step_notices;
 mod suspected_removals;
 pub mod watch;
 
 pub use self::config::Config;
 pub use self::login::Logins;
+pub use self::step_notices::StepNotices;
 pub use self::watch::AccessWatcher;

@@ -190,7 +190,8 @@ impl Logins {
     }
 }
 
-fn check_time(called: DateTime<Utc>, now: DateTime<Utc>) -> Result<(), &'static str> {
+/// Checks that a doorbell is not older than events on the bus, nor from the future.
+pub(super) fn check_time(called: DateTime<Utc>, now: DateTime<Utc>) -> Result<(), &'static str> {
     if called - now > MAX_CLOCK_SKEW {
         return Err("its time is in the future; are the clocks right?");
     }
@@ -200,9 +201,9 @@ fn check_time(called: DateTime<Utc>, now: DateTime<Utc>) -> Result<(), &'static 
     Ok(())
 }
 
-/// Verdict on a login.
+/// Verdict on a login, or on a report of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum LoginVerdict {
+pub(super) enum LoginVerdict {
     Publish,
     /// Its user logs in too often.
     Drop,
@@ -211,7 +212,7 @@ enum LoginVerdict {
 }
 
 /// Number of logins that arrived in this minute.
-struct LoginLimiter {
+pub(super) struct LoginLimiter {
     per_minute: u32,
     began: Option<Instant>,
     /// By user and minute of the login.
@@ -221,7 +222,7 @@ struct LoginLimiter {
 }
 
 impl LoginLimiter {
-    fn new(per_minute: u32) -> Self {
+    pub(super) fn new(per_minute: u32) -> Self {
         Self {
             per_minute,
             began: None,
@@ -230,7 +231,7 @@ impl LoginLimiter {
         }
     }
 
-    fn take(&mut self, user: &str, minute: i64, now: Instant) -> LoginVerdict {
+    pub(super) fn take(&mut self, user: &str, minute: i64, now: Instant) -> LoginVerdict {
         if self
             .began
             .is_none_or(|began| now.saturating_duration_since(began) >= MINUTE)

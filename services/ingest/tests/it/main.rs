@@ -37,6 +37,7 @@ mod scrontab;
 mod snapshot;
 mod stand_in;
 mod start;
+mod steps;
 mod suspended;
 mod transitions;
 mod two;

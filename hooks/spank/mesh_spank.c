@@ -99,7 +99,7 @@ static uint32_t number(spank_t spank, spank_item_t item) {
       (length) += (size_t)more;                                                        \
   } while (0)
 
-/* 1 MOMENT MILLISECONDS JOB ARRAY STEP UID NODE TASKS ENDED FAILED LOST[ TASK:CODE:SIGNAL]... */
+/* 1 MOMENT MILLISECONDS JOB STEP UID NODE TASKS ENDED FAILED LOST[ TASK:CODE:SIGNAL]... */
 static void report(spank_t spank, const char *moment) {
   char text[2048];
   size_t length = 0;
@@ -111,11 +111,10 @@ static void report(spank_t spank, const char *moment) {
   clock_gettime(CLOCK_REALTIME, &now);
   if (spank_get_item(spank, S_JOB_UID, &uid) != ESPANK_SUCCESS)
     return;
-  APPEND(text, length, "1 %s %lld %u %u %u %u %u %u %u %u %u", moment,
+  APPEND(text, length, "1 %s %lld %u %u %u %u %u %u %u %u", moment,
          (long long)now.tv_sec * 1000 + now.tv_nsec / 1000000, (unsigned)number(spank, S_JOB_ID),
-         (unsigned)number(spank, S_JOB_ARRAY_ID), (unsigned)step, (unsigned)uid,
-         (unsigned)number(spank, S_JOB_NODEID), (unsigned)number(spank, S_JOB_LOCAL_TASK_COUNT),
-         (unsigned)ended, (unsigned)failed, (unsigned)lost);
+         (unsigned)step, (unsigned)uid, (unsigned)number(spank, S_JOB_NODEID),
+         (unsigned)number(spank, S_JOB_LOCAL_TASK_COUNT), (unsigned)ended, (unsigned)failed, (unsigned)lost);
   for (uint32_t n = 0; n < failed && n < MAX_FAILURES; n++) {
     int status = failures[n].status;
     APPEND(text, length, " %u:%d:%d", (unsigned)failures[n].task, WIFEXITED(status) ? WEXITSTATUS(status) : 0,

@@ -303,7 +303,7 @@ async fn reports_wait_in_the_spool_while_nats_is_gone() {
     let _listener = Listener::start(&site, &socket);
     wait_until("the socket is there", TIMEOUT, async || socket.exists()).await;
     let writer = UnixDatagram::unbound().unwrap();
-    let report = |job: u32| format!("1 exit 1763760000123 {job} 0 0 20001 0 1 1 0 0");
+    let report = |job: u32| format!("1 exit 1763760000123 {job} 0 20001 0 1 1 0 0");
     // As fast as it can: the listener takes them all, and delivers in windows.
     for job in 1..=500 {
         writer.send_to(report(job).as_bytes(), &socket).unwrap();

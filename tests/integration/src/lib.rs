@@ -20,6 +20,7 @@ mod programs;
 mod receiver;
 pub mod scenario;
 mod service;
+mod triggers;
 
 use std::time::Duration;
 
@@ -34,6 +35,7 @@ pub use mesh::{Mesh, MeshOptions};
 pub use programs::Programs;
 pub use receiver::{Delivery, Receiver, Requests};
 pub use service::Service;
+pub use triggers::{trigger_keys, write_private};
 
 /// Polls every 100 ms until there is a value.
 ///

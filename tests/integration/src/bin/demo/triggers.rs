@@ -4,7 +4,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use chrono::{DateTime, DurationRound as _, TimeDelta, Utc};
-use integration::{Cluster, Error, Mesh, Receiver, Slurm, set_mode, wait_for};
+use integration::{
+    Cluster, Error, Mesh, Receiver, Slurm, set_mode, trigger_keys, wait_for, write_private,
+};
 use mesh_events::EventType;
 use serde_json::{Value, json};
 
@@ -63,18 +65,8 @@ impl Rules {
         let (scratch, secret) = (cluster.path("scratch"), cluster.path("minio.secret"));
         std::fs::create_dir(&scratch).map_err(Error::io("make", &scratch))?;
         set_mode(&scratch, 0o1777)?;
-        write(&secret, SECRET)?;
-        if !programs.join("trigger-submitter").is_file() {
-            let problem = "no trigger-submitter beside smesh: cargo build -p slurm-submit";
-            return Err(Error::Machine(problem.into()));
-        }
-        let submitter = cluster.path("trigger-submitter.toml");
-        let text = format!(
-            "users = [\"alice\"]\n[slurm]\nconf = {:?}\nbin_dir = {:?}\n",
-            cluster.slurm_conf(),
-            cluster.commands()
-        );
-        write(&submitter, &text)?;
+        write_private(&secret, SECRET)?;
+        let keys = trigger_keys(cluster, programs, &examples.join("triggers.d"))?;
         let rules = examples.join("rules.toml");
         let text = std::fs::read_to_string(&rules).map_err(Error::io("read", &rules))?;
         let text = text
@@ -83,10 +75,7 @@ impl Rules {
         Ok(Self {
             scratch,
             text,
-            keys: format!(
-                "[workflow-trigger]\nconfirm_after = \"1s\"\nscripts = {:?}\n[workflow-trigger.submitter]\nprogram_dir = {programs:?}\nprogram_config = {submitter:?}\n",
-                examples.join("triggers.d")
-            ),
+            keys,
         })
     }
 
@@ -372,10 +361,4 @@ fn expect(found: &[String], expected: &[&str]) -> Result<(), Error> {
 
 const fn wrong(problem: String) -> Error {
     Error::Machine(problem)
-}
-
-/// Writes a file that only root reads.
-fn write(path: &Path, text: &str) -> Result<(), Error> {
-    std::fs::write(path, text).map_err(Error::io("write", path))?;
-    set_mode(path, 0o600)
 }

@@ -18,6 +18,7 @@ mod metrics_of_others;
 mod other_users;
 mod processes;
 mod receivers;
+mod sandia;
 mod squeue;
 mod support;
 mod trace;

@@ -52,7 +52,10 @@ impl Mesh {
     }
 
     /// Retries while the API is temporarily unavailable, as a client should. On a busy disk, NATS may not accept the audit of a read.
-    async fn get_patiently(&self, path: &str) -> Result<Answer, Error> {
+    ///
+    /// # Errors
+    /// If it does not answer.
+    pub async fn get_patiently(&self, path: &str) -> Result<Answer, Error> {
         let started = tokio::time::Instant::now();
         loop {
             let answer = self.get(path).await?;

@@ -67,7 +67,7 @@ impl Flow {
 
     async fn runs(&self, query: &str) -> Vec<Value> {
         let path = format!("/v1/trigger-runs?{query}");
-        let answer = self.mesh.get(&path).await.unwrap();
+        let answer = self.mesh.get_patiently(&path).await.unwrap();
         let runs = answer.json()["runs"].as_array().cloned();
         runs.unwrap_or_else(|| panic!("{path}: {} {}", answer.status, answer.body))
     }

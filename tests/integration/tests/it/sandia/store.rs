@@ -124,7 +124,7 @@ pub async fn alice(
 }
 
 /// Runs `install` so that alice owns the result.
-pub fn install_for_alice(options: &[&str], from: &Path, to: &Path) {
+fn install_for_alice(options: &[&str], from: &Path, to: &Path) {
     let mut install = Command::new("install");
     install.args(["-o", "alice"]).args(options).args([from, to]);
     assert!(install.status().unwrap().success());

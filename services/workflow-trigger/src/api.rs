@@ -7,6 +7,7 @@ mod allowance;
 mod approve;
 mod incoming;
 mod manage;
+pub mod openapi;
 mod view;
 
 use std::collections::BTreeSet;
@@ -55,6 +56,7 @@ pub(crate) struct Api {
 pub(crate) fn router(api: Api) -> Router {
     Router::new()
         .route("/v1/triggers", get(list))
+        .route("/v1/triggers/openapi.json", get(openapi::serve))
         .route("/v1/triggers/{owner}/{name}", get(show))
         .route("/v1/triggers/{owner}/{name}/test", post(manage::test))
         .route("/v1/triggers/{owner}/{name}/fire", post(manage::fire))
@@ -71,20 +73,30 @@ pub(crate) fn router(api: Api) -> Router {
         .with_state(api)
 }
 
-#[derive(Debug, Deserialize)]
+/// Which runs are listed.
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 struct RunsQuery {
-    /// Full name of a rule.
+    /// Only runs of this rule: `owner/name`.
     rule: Option<String>,
-    /// States, separated by commas; `dead` for dead letters.
+    /// Only runs in these states, separated by commas: `approval`, `planned`, `submitting`, `accepted`, `confirmed`, `released`, `done`,
+    /// `refused`, `given_up`, `dry_run`; `dead` for dead letters (`refused` and `given_up`).
     state: Option<String>,
-    /// Runs that this job led to, and the one that submitted it.
+    /// Only runs whose event is about this job, and the run that submitted or acted on it.
     job: Option<u32>,
-    /// Runs that go back to this event.
+    /// Only runs of the chain that began with this event.
     root: Option<String>,
+    /// Number of runs, 1 to 1000; a larger number counts as 1000. Default: 50.
+    #[param(minimum = 1, maximum = 1000)]
     limit: Option<u32>,
 }
 
+/// Lists the rules that the caller may see.
+#[utoipa::path(get, operation_id = "listTriggers", path = "/v1/triggers", tag = "triggers", responses(
+    (status = 200, description = "The rules, by owner and name", body = RuleList), (status = 401, response = openapi::Unauthorized),
+    (status = 503, response = openapi::Unavailable),
+))]
 async fn list(
     caller: Caller,
     State(api): State<Api>,
@@ -100,6 +112,11 @@ async fn list(
     Ok((audited_read.extension(), Json(RuleList { rules: list })))
 }
 
+/// Returns a rule.
+#[utoipa::path(get, operation_id = "getTrigger", path = "/v1/triggers/{owner}/{name}", tag = "triggers", params(openapi::RulePath), responses(
+    (status = 200, description = "The rule", body = RuleView), (status = 401, response = openapi::Unauthorized),
+    (status = 404, response = openapi::NotFound), (status = 503, response = openapi::Unavailable),
+))]
 async fn show(
     caller: Caller,
     State(api): State<Api>,
@@ -113,6 +130,11 @@ async fn show(
     Ok((audited_read.extension(), Json(view)))
 }
 
+/// Lists runs, newest first: of the caller's rules, and of the rules that the caller approves.
+#[utoipa::path(get, operation_id = "listTriggerRuns", path = "/v1/trigger-runs", tag = "runs", params(RunsQuery), responses(
+    (status = 200, description = "The runs", body = RunList), (status = 400, response = openapi::BadRequest),
+    (status = 401, response = openapi::Unauthorized), (status = 503, response = openapi::Unavailable),
+))]
 async fn runs(
     caller: Caller,
     State(api): State<Api>,
@@ -138,6 +160,11 @@ async fn runs(
     Ok((audited_read.extension(), Json(RunList { runs })))
 }
 
+/// Returns a run with its action.
+#[utoipa::path(get, operation_id = "getTriggerRun", path = "/v1/trigger-runs/{key}", tag = "runs", params(openapi::RunPath), responses(
+    (status = 200, description = "The run", body = RunView), (status = 401, response = openapi::Unauthorized),
+    (status = 404, response = openapi::NotFound), (status = 503, response = openapi::Unavailable),
+))]
 async fn run(
     caller: Caller,
     State(api): State<Api>,

@@ -9,9 +9,10 @@ use axum::{Extension, Json};
 use chrono::Utc;
 use mesh_runtime::api::{AuditedRead, Caller, Problem, Role};
 use serde::Deserialize;
+use utoipa::ToSchema;
 
 use super::view::RunView;
-use super::{Api, body, internal, uses};
+use super::{Api, body, internal, openapi, uses};
 use crate::domain::approval::{Decider, NoRight};
 use crate::domain::intent::{Intent, IntentState};
 use crate::domain::rule::RuleId;
@@ -20,16 +21,23 @@ use crate::metrics;
 /// Longest reason, in characters.
 const MAX_REASON_CHARS: usize = 500;
 
-#[derive(Debug, Default, Deserialize)]
+/// A rejection.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[schema(as = TriggerRejection)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct RejectRequest {
-    /// Why.
+    /// Free text, of which 500 characters are stored.
     reason: String,
 }
 
 type Decided = (StatusCode, Extension<AuditedRead>, Json<RunView>);
 
-/// Lets a run go on.
+/// Approves a run that waits for it.
+#[utoipa::path(post, operation_id = "approveTriggerRun", path = "/v1/trigger-runs/{key}/approve", tag = "runs", params(openapi::RunPath), responses(
+    (status = 202, description = "The run", body = RunView), (status = 401, response = openapi::Unauthorized),
+    (status = 403, response = openapi::Forbidden), (status = 404, response = openapi::NotFound), (status = 409, response = openapi::Conflict),
+    (status = 503, response = openapi::Unavailable),
+))]
 pub(super) async fn approve(
     caller: Caller,
     State(api): State<Api>,
@@ -45,7 +53,12 @@ pub(super) async fn approve(
     api.decided(&caller, &key).await
 }
 
-/// Refuses a run. Its owner may, too.
+/// Rejects a run that waits for approval. Its owner may, too.
+#[utoipa::path(post, operation_id = "rejectTriggerRun", path = "/v1/trigger-runs/{key}/reject", tag = "runs", params(openapi::RunPath), request_body = RejectRequest, responses(
+    (status = 202, description = "The run", body = RunView), (status = 400, response = openapi::BadRequest),
+    (status = 401, response = openapi::Unauthorized), (status = 403, response = openapi::Forbidden), (status = 404, response = openapi::NotFound),
+    (status = 409, response = openapi::Conflict), (status = 503, response = openapi::Unavailable),
+))]
 pub(super) async fn reject(
     caller: Caller,
     State(api): State<Api>,

@@ -1,20 +1,21 @@
 //! Events from outside, by HTTP: signed by their senders, or published by people. Accepted when the bus has them.
 
-use axum::Json;
 use axum::body::Bytes;
 use axum::extract::rejection::{BytesRejection, JsonRejection};
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode};
+use axum::{Extension, Json};
 use chrono::Utc;
 use mesh_events::IncomingEvent;
-use mesh_runtime::api::{Caller, Problem, Role};
+use mesh_runtime::api::{AuditedRead, Caller, Problem, Role};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::task::spawn_blocking;
 use tokio::time::Instant;
+use utoipa::ToSchema;
 
 use super::allowance::{Exceeded, Need, Sender};
-use super::{Api, internal};
+use super::{Api, internal, openapi};
 use crate::adapters;
 use crate::config::secrets;
 use crate::domain::message::{SourceMessage, named};
@@ -32,30 +33,42 @@ const RETRY_AFTER: u64 = 5;
 /// As [`RETRY_AFTER`], if events have to expire first.
 const RETRY_AFTER_EXPIRY: u64 = 3_600;
 
-/// What people publish.
-#[derive(Debug, Deserialize)]
+/// An event that a person or a job publishes.
+#[derive(Debug, Deserialize, ToSchema)]
+#[schema(as = PublishRequest)]
 #[serde(deny_unknown_fields)]
 pub(super) struct PublishRequest {
-    /// Type of the event.
+    /// Type of the event, 1 to 200 bytes, without control characters.
+    #[schema(example = "reads.aligned")]
     r#type: String,
-    /// Its data.
+    /// Its data, at most 64 KiB of JSON.
     #[serde(default)]
     data: Value,
-    /// Its id. The same id is the same event.
+    /// Its id; as `type`. The same id of a user is the same event. Default: a new id.
     id: Option<String>,
-    /// The job inside which it is published.
+    /// The job inside which it is published. The event continues the chain of the rule that started this job.
     job_id: Option<u32>,
 }
 
-/// Events that the bus has.
-#[derive(Debug, Serialize)]
+/// Events that the bus has stored.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = AcceptedEvents)]
 pub(super) struct Accepted {
+    /// Their ids.
     ids: Vec<String>,
 }
 
-type Answer = Result<(StatusCode, Json<Accepted>), Problem>;
+type Answer = Result<(StatusCode, Extension<AuditedRead>, Json<Accepted>), Problem>;
 
-/// A request of a source.
+/// Takes a request of a source.
+///
+/// Its signature is checked as the source's `signature` in mesh.toml says; no token of this API is needed. A repeated event fires a rule once.
+#[utoipa::path(post, operation_id = "receiveEvents", path = "/v1/in/{name}", tag = "events", params(("name" = String, Path, description = "Name of the source")),
+    security(()), request_body(content = Value, description = "A message of the source's `format`, at most 256 KiB"), responses(
+    (status = 202, description = "The bus has stored the events", body = Accepted), (status = 400, response = openapi::BadRequest),
+    (status = 401, response = openapi::Unsigned), (status = 404, response = openapi::NotFound), (status = 413, response = openapi::TooLarge),
+    (status = 429, response = openapi::TooMany), (status = 503, response = openapi::Unavailable),
+))]
 pub(super) async fn receive(
     State(api): State<Api>,
     Path(name): Path<String>,
@@ -88,7 +101,13 @@ pub(super) async fn receive(
     api.publish(&events).await
 }
 
-/// An event of a person, or of a job.
+/// Publishes an event, for rules with `source = "publish"`. Only Unix users.
+#[utoipa::path(post, operation_id = "publishEvent", path = "/v1/in", tag = "events", request_body = PublishRequest, responses(
+    (status = 202, description = "The bus has stored the event", body = Accepted), (status = 400, response = openapi::BadRequest),
+    (status = 401, response = openapi::Unauthorized), (status = 403, response = openapi::Forbidden), (status = 413, response = openapi::TooLarge),
+    (status = 415, response = openapi::NotJson), (status = 422, response = openapi::Unprocessable), (status = 429, response = openapi::TooMany),
+    (status = 503, response = openapi::Unavailable),
+))]
 pub(super) async fn publish(
     caller: Caller,
     State(api): State<Api>,
@@ -231,7 +250,8 @@ impl Api {
         }
         metrics::incoming("accepted");
         let ids = events.iter().map(|event| event.id.clone()).collect();
-        Ok((StatusCode::ACCEPTED, Json(Accepted { ids })))
+        let read = AuditedRead::nothing().extension();
+        Ok((StatusCode::ACCEPTED, read, Json(Accepted { ids })))
     }
 }
 

@@ -12,9 +12,10 @@ use mesh_events::{cloudevents, from_timestamp};
 use mesh_runtime::api::{AuditedRead, Caller, Problem};
 use serde::Deserialize;
 use serde_json::Value;
+use utoipa::ToSchema;
 
 use super::view::{self, FiredView, RunView, ScheduleView, TestView};
-use super::{Api, body, internal, uses};
+use super::{Api, body, internal, openapi, uses};
 use crate::domain::firing::{self, FIRED_BY_PERSON, Firing};
 use crate::domain::guards;
 use crate::domain::intent::{Cause, IntentState};
@@ -23,34 +24,46 @@ use crate::handlers;
 
 const MAX_ID_BYTES: usize = 200;
 
-#[derive(Debug, Default, Deserialize)]
+/// A firing.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[schema(as = TriggerFireRequest)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct FireRequest {
     /// Data for the rule's templates, in the group `data`.
     data: Value,
-    /// Id of the firing. The same id fires a rule once.
+    /// Id of the firing, 1 to 200 bytes. The same id fires a rule once. Default: a new id.
     id: Option<String>,
 }
 
-#[derive(Debug, Default, Deserialize)]
+/// What to test a rule with: at most one of `event` and `data`.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[schema(as = TriggerTestRequest)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct TestRequest {
-    /// An event, as CloudEvents JSON.
+    /// An event, as CloudEvents JSON from a webhook or `/v1/events`.
+    #[schema(value_type = Option<Object>)]
     event: Option<Value>,
-    /// Or data, as for a firing.
+    /// Data, as for a firing. Default: of a rule with a schedule, its next instant; otherwise null.
     data: Option<Value>,
 }
 
-#[derive(Debug, Default, Deserialize)]
+/// A pause of a rule.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[schema(as = TriggerPause)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct PauseRequest {
-    /// Why.
+    /// Free text.
     reason: String,
 }
 
 type Body<T> = Result<Json<T>, JsonRejection>;
 
-/// What the rule would do. Submits nothing and stores nothing.
+/// Shows what a rule would do. Submits nothing and stores nothing.
+#[utoipa::path(post, operation_id = "testTrigger", path = "/v1/triggers/{owner}/{name}/test", tag = "triggers", params(openapi::RulePath), request_body = TestRequest, responses(
+    (status = 200, description = "What the rule would do", body = TestView), (status = 400, response = openapi::BadRequest),
+    (status = 401, response = openapi::Unauthorized), (status = 403, response = openapi::Forbidden), (status = 404, response = openapi::NotFound),
+    (status = 503, response = openapi::Unavailable),
+))]
 pub(super) async fn test(
     caller: Caller,
     State(api): State<Api>,
@@ -126,7 +139,15 @@ fn tested(firing: Option<Firing>, matches: bool, too_old: Option<String>) -> Tes
     }
 }
 
-/// Fires a rule. The run is durable when this answers.
+/// Fires a rule.
+///
+/// The run is stored before the response is sent.
+#[utoipa::path(post, operation_id = "fireTrigger", path = "/v1/triggers/{owner}/{name}/fire", tag = "triggers", params(openapi::RulePath), request_body = FireRequest, responses(
+    (status = 202, description = "The new run", body = FiredView),
+    (status = 200, description = "The run of an earlier firing with this id", body = FiredView), (status = 400, response = openapi::BadRequest),
+    (status = 401, response = openapi::Unauthorized), (status = 403, response = openapi::Forbidden), (status = 404, response = openapi::NotFound),
+    (status = 422, response = openapi::Unprocessable), (status = 503, response = openapi::Unavailable),
+))]
 pub(super) async fn fire(
     caller: Caller,
     State(api): State<Api>,
@@ -177,6 +198,12 @@ pub(super) async fn fire(
     Ok((status, AuditedRead::nothing().extension(), Json(fired)))
 }
 
+/// Pauses a rule: it does not fire until it is resumed.
+#[utoipa::path(post, operation_id = "pauseTrigger", path = "/v1/triggers/{owner}/{name}/pause", tag = "triggers", params(openapi::RulePath), request_body = PauseRequest, responses(
+    (status = 204, description = "The rule is paused"), (status = 400, response = openapi::BadRequest),
+    (status = 401, response = openapi::Unauthorized), (status = 403, response = openapi::Forbidden), (status = 404, response = openapi::NotFound),
+    (status = 503, response = openapi::Unavailable),
+))]
 pub(super) async fn pause(
     caller: Caller,
     State(api): State<Api>,
@@ -193,6 +220,11 @@ pub(super) async fn pause(
     Ok((AuditedRead::nothing().extension(), StatusCode::NO_CONTENT))
 }
 
+/// Resumes a rule that was paused, by a person or after refusals in a row.
+#[utoipa::path(post, operation_id = "resumeTrigger", path = "/v1/triggers/{owner}/{name}/resume", tag = "triggers", params(openapi::RulePath), responses(
+    (status = 204, description = "The rule fires again"), (status = 401, response = openapi::Unauthorized),
+    (status = 403, response = openapi::Forbidden), (status = 404, response = openapi::NotFound), (status = 503, response = openapi::Unavailable),
+))]
 pub(super) async fn resume(
     caller: Caller,
     State(api): State<Api>,
@@ -207,7 +239,12 @@ pub(super) async fn resume(
     Ok((AuditedRead::nothing().extension(), StatusCode::NO_CONTENT))
 }
 
-/// Plans a dead letter again.
+/// Plans a dead letter again, or asks for its approval again.
+#[utoipa::path(post, operation_id = "redriveTriggerRun", path = "/v1/trigger-runs/{key}/redrive", tag = "runs", params(openapi::RunPath), responses(
+    (status = 202, description = "The run", body = RunView), (status = 401, response = openapi::Unauthorized),
+    (status = 403, response = openapi::Forbidden), (status = 404, response = openapi::NotFound), (status = 409, response = openapi::Conflict),
+    (status = 503, response = openapi::Unavailable),
+))]
 pub(super) async fn redrive(
     caller: Caller,
     State(api): State<Api>,
@@ -237,12 +274,10 @@ pub(super) async fn redrive(
     api.planned.notify();
     api.recorded.notify_one();
     let run = api.run(&caller, &key).await?;
+    let mut audited_read = AuditedRead::to(&caller);
+    audited_read.row(&run.rule.owner);
     let shown = Json(RunView::new(&run));
-    Ok((
-        StatusCode::ACCEPTED,
-        AuditedRead::nothing().extension(),
-        shown,
-    ))
+    Ok((StatusCode::ACCEPTED, audited_read.extension(), shown))
 }
 
 /// All names of a caller.

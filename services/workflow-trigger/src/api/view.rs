@@ -3,6 +3,7 @@
 use chrono::{DateTime, SecondsFormat, Utc};
 use serde::Serialize;
 use slurm_types::TaskSet;
+use utoipa::ToSchema;
 
 use crate::adapters::rule_states::RuleState;
 use crate::domain::action::{Action, PlannedAction};
@@ -10,44 +11,52 @@ use crate::domain::intent::{Intent, IntentState};
 use crate::domain::rule::{EventOwners, EventSelector, Rule};
 
 /// Rules.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, ToSchema)]
+#[schema(as = TriggerList)]
 pub(crate) struct RuleList {
+    /// The rules, by owner and name.
     pub rules: Vec<RuleView>,
 }
 
 /// A rule.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, ToSchema)]
+#[schema(as = Trigger)]
 pub(crate) struct RuleView {
-    /// `owner/name`
+    /// Owner and name: `alice/align`.
     rule: String,
+    /// Free text.
     description: String,
-    /// `submit`, `retry`, or the act.
+    /// What it does: `submit`, `retry`, `publish`, `notify`, or an act on a job: `requeue`, `hold`, `release`, `cancel`, `signal`, `update`.
     action: &'static str,
-    /// Who approves its runs.
+    /// Unix users who approve its runs. Absent if none is needed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     approvers: Vec<String>,
-    /// Whether only people fire it.
+    /// True if only people fire it.
     manual: bool,
     /// Whose events fire it; `*` for everybody's.
     users: Vec<String>,
-    /// Source of the events that fire it, if not Slurm.
+    /// Source of the events that fire it. Absent for events of Slurm.
     #[serde(skip_serializing_if = "Option::is_none")]
     source: Option<String>,
-    /// When it fires by itself.
+    /// When it fires by itself. Absent without a schedule.
     #[serde(skip_serializing_if = "Option::is_none")]
     schedule: Option<ScheduleView>,
+    /// True if it only records what it would do.
     dry_run: bool,
+    /// Number by which its owner lets it fire again on events that it has handled.
     generation: u32,
-    /// Firings in an hour.
+    /// Maximum number of firings in an hour.
     per_hour: u32,
-    /// When it was paused, by whom and why.
+    /// When it was paused. Absent if it is not paused.
     #[serde(skip_serializing_if = "Option::is_none")]
     paused_at: Option<DateTime<Utc>>,
+    /// Who paused it. Absent if it is not paused.
     #[serde(skip_serializing_if = "String::is_empty")]
     paused_by: String,
+    /// Reason of the pause. Absent without one.
     #[serde(skip_serializing_if = "String::is_empty")]
     paused_because: String,
-    /// Why it did not fire the last time that it did not.
+    /// Reason of its last refusal. Absent if there is none.
     #[serde(skip_serializing_if = "String::is_empty")]
     last_refusal: String,
 }
@@ -112,10 +121,14 @@ pub(super) fn approvers(rule: &Rule) -> Vec<String> {
 const SHOWN_INSTANTS: usize = 5;
 
 /// The schedule of a rule.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, ToSchema)]
+#[schema(as = TriggerSchedule)]
 pub(crate) struct ScheduleView {
+    /// Five fields of crontab.
     cron: String,
+    /// IANA time zone.
     zone: &'static str,
+    /// What becomes of missed instants: `skip`, `once` or `all`.
     missed: &'static str,
     /// The next instants, as the clock of the zone shows them.
     next: Vec<String>,
@@ -145,58 +158,80 @@ impl ScheduleView {
 }
 
 /// Runs.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, ToSchema)]
+#[schema(as = TriggerRunList)]
 pub(crate) struct RunList {
+    /// The runs, newest first.
     pub runs: Vec<RunView>,
 }
 
 /// A run: what a rule did because of one event.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, ToSchema)]
+#[schema(as = TriggerRun)]
 pub(crate) struct RunView {
     /// Its key, which the job carries in its comment.
     key: String,
+    /// Owner and name of its rule.
     rule: String,
+    /// `approval`, `planned`, `submitting`, `accepted`, `confirmed`, `released`, `done`, `refused`, `given_up` or `dry_run`.
     state: &'static str,
+    /// Id of its event.
     event_id: String,
+    /// Type of its event; `trigger.fire` for a firing by a person, `trigger.cron` by a schedule.
     event_type: String,
+    /// Cluster of its event.
     cluster: String,
+    /// Who fired it or published its event. Absent if nobody did.
     #[serde(skip_serializing_if = "String::is_empty")]
     fired_by: String,
-    /// The first event of the chain, and the jobs between it and this run.
+    /// Id of the first event of its chain.
     root_event_id: String,
-    /// The run that led to this one.
+    /// Key of the run that led to this one. Absent for the first of a chain.
     #[serde(skip_serializing_if = "String::is_empty")]
     parent: String,
-    /// The job of its event.
+    /// Job that its event is about. Absent if there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     event_job_id: Option<u32>,
+    /// Number of runs before it in its chain.
     depth: u32,
+    /// Job that it submitted or acts on. Absent if there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     job_id: Option<u32>,
-    /// Of a retry of an array, which is `job_id`: its tasks, as `1,3,5-9`, and which retry of these tasks it is.
+    /// Tasks of the array `job_id` that it retries, as `1,3,5-9`. Absent if it retries no array.
     #[serde(skip_serializing_if = "String::is_empty")]
     tasks: String,
+    /// Which retry of these tasks it is. Absent if it retries no array.
     #[serde(skip_serializing_if = "Option::is_none")]
     array_attempt: Option<u32>,
+    /// Number of attempts.
     attempts: u32,
+    /// When it was planned.
     created_at: DateTime<Utc>,
+    /// When it reached its state.
     updated_at: DateTime<Utc>,
+    /// When Slurm accepted its job. Absent before.
     #[serde(skip_serializing_if = "Option::is_none")]
     accepted_at: Option<DateTime<Utc>>,
+    /// When its job was released. Absent before.
     #[serde(skip_serializing_if = "Option::is_none")]
     released_at: Option<DateTime<Utc>>,
+    /// When its job ended. Absent before.
     #[serde(skip_serializing_if = "Option::is_none")]
     ended_at: Option<DateTime<Utc>>,
+    /// Type of the job's end, such as `completed`. Absent before.
     #[serde(skip_serializing_if = "String::is_empty")]
     ended_as: String,
+    /// The last error, or the reason of a refusal. Absent without one.
     #[serde(skip_serializing_if = "String::is_empty")]
     error: String,
-    /// Until when it waits for approval.
+    /// Until when it waits for approval. Absent if it does not.
     #[serde(skip_serializing_if = "Option::is_none")]
     approve_until: Option<DateTime<Utc>>,
+    /// Who approved it. Absent if nobody did.
     #[serde(skip_serializing_if = "String::is_empty")]
     approved_by: String,
-    /// What it does, with all values. Only of a single run.
+    /// What it does, with all values: `verb` and the fields of the verb. Only of a single run.
+    #[schema(value_type = Option<Object>)]
     #[serde(skip_serializing_if = "Option::is_none")]
     action: Option<PlannedAction>,
 }
@@ -256,26 +291,29 @@ impl RunView {
 }
 
 /// What a rule would do with an event or with data.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, ToSchema)]
+#[schema(as = TriggerTestResult)]
 pub(crate) struct TestView {
-    /// Whether the event fires the rule.
+    /// True if the event or the data fires the rule.
     pub matches: bool,
-    /// The instants at which it would be done.
+    /// When the rule fires by itself. Absent without a schedule.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub schedule: Option<ScheduleView>,
-    /// Who would have to approve it.
+    /// Unix users of whom one would have to approve it. Absent if none is needed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub approvers: Vec<String>,
-    /// What would be done.
+    /// What would be done: `verb` and the fields of the verb. Absent if that cannot be decided.
+    #[schema(value_type = Option<Object>)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub action: Option<PlannedAction>,
-    /// Why it would be refused.
+    /// Why it would be refused. Absent if it would not.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub refusals: Vec<String>,
 }
 
 /// A run that was planned.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, ToSchema)]
+#[schema(as = TriggerFiring)]
 pub(crate) struct FiredView {
     /// Key of the run.
     pub key: String,

@@ -133,6 +133,11 @@ async fn a_rule_is_its_owners_alone() {
             .ask(caller("root"), "POST", &format!("{rule}/resume"), None)
             .await;
     }
+    for name in people {
+        let path = "/v1/triggers/openapi.json";
+        let (status, _) = trigger.ask(caller(name), "GET", path, None).await;
+        assert_eq!(status, OK, "{name}: {path}");
+    }
     // What others own is not in lists.
     for (name, rules) in people.into_iter().zip([1, 0, 1, 0, 1]) {
         let (status, body) = trigger.ask(caller(name), "GET", "/v1/triggers", None).await;

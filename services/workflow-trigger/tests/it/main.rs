@@ -14,5 +14,7 @@ mod incoming;
 mod jobs;
 mod killed;
 mod killed_requests;
+mod openapi;
 mod recovered;
+mod replicas;
 mod support;

@@ -1,8 +1,10 @@
 //! A workflow-trigger per test, the events that it reads, and its API.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use axum::Extension;
 use axum::body::{Body, to_bytes};
 use axum::http::{Request, StatusCode};
 use chrono::{TimeDelta, Utc};
@@ -178,6 +180,22 @@ impl Trigger {
                 .find(|run| (run["event_id"] == id || run["key"] == id) && run["state"] == state)
         })
         .await
+    }
+
+    /// Serves the API over TCP for one caller, as the runtime does after authentication. Returns its address.
+    pub async fn serve(&self, caller: Caller) -> String {
+        let routes = self.0.router.clone().layer(Extension(caller));
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(async move { axum::serve(listener, routes).await });
+        format!("http://{address}")
+    }
+
+    /// Paths of its routes.
+    pub fn routes(&self) -> BTreeSet<String> {
+        let debug_text = format!("{:?}", self.0.router);
+        let texts = debug_text.split('"').filter(|text| text.starts_with("/v1"));
+        texts.map(str::to_owned).collect()
     }
 
     pub async fn stop(self) {

@@ -11,6 +11,7 @@
 //! - [`catch_up`]: ingest with a day that only accounting knows.
 //! - [`controller`]: load on slurmctld with and without `smesh up`.
 //! - [`pollers`]: pollers of `squeue` against one slurmctld, with and without `smesh squeue`.
+//! - [`triggers`]: events against 1,000 rules, compared with decoding and with a bare reader of the same events.
 //! - [`ledger`]: durable appends, compared with a raw insert of the same rows, and a single fact, compared with a commit of one row.
 //! - [`ledger::past`]: a ledger with a million events: verifying, compared with a bare read of its rows; queries by every filter; an export.
 //!
@@ -31,6 +32,7 @@ mod publish;
 mod queue;
 mod report;
 mod stats;
+mod triggers;
 mod webhook;
 
 use clap::{Parser, ValueEnum};
@@ -67,7 +69,7 @@ pub(crate) struct Arguments {
     /// Number of calls of each hook program.
     #[arg(long, default_value_t = 200)]
     calls: u32,
-    /// Number of events per round of publishing and of appending.
+    /// Number of events per round of publishing, of appending and of evaluating rules.
     #[arg(long, default_value_t = 10_000)]
     events: u32,
     /// Number of jobs in the long queue. A queue with a tenth of them is measured, too.
@@ -116,6 +118,7 @@ enum Part {
     CatchUp,
     Controller,
     Pollers,
+    Triggers,
 }
 
 fn main() -> anyhow::Result<()> {
@@ -193,6 +196,9 @@ async fn measure(arguments: &Arguments) -> anyhow::Result<Report> {
     }
     if selected(Part::Pollers) {
         add(pollers::measure(arguments).await?);
+    }
+    if selected(Part::Triggers) {
+        add(triggers::measure(arguments).await?);
     }
     Ok(report)
 }

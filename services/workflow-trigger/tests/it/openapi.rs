@@ -53,7 +53,8 @@ async fn start(site: &Site, nats: &NatsServer) -> Trigger {
 async fn it_is_served_and_has_every_route() {
     let nats = NatsServer::start().await;
     bus(&nats).await;
-    let trigger = start(&Site::new(""), &nats).await;
+    let site = Site::new("");
+    let trigger = start(&site, &nats).await;
     let (status, served) = trigger.ask(admin(), "GET", PATH, None).await;
     assert_eq!(status, StatusCode::OK);
     assert_eq!(served, serde_json::to_value(document()).unwrap());

@@ -20,7 +20,7 @@ use crate::support::{Site, bus, end, publish};
 
 const RULES: [&str; 2] = ["one", "two"];
 /// Events before and after each kill.
-const WAVE: u32 = 4;
+const WAVE: u32 = 6;
 /// Kills of a process that had claimed runs.
 const MIN_HITS: u32 = 3;
 const MAX_KILLS: u32 = 20;

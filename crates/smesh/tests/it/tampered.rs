@@ -177,8 +177,8 @@ fn every_class_is_listed(whole: &Value, answer: &Value, unchecked: usize) {
     let reasons = answer["unchecked"].as_object().unwrap();
     assert_eq!(reasons.len(), unchecked, "{answer}");
     assert!(reasons.contains_key("published checkpoints"), "{answer}");
-    let is_told = |why: &Value| why.as_str().is_some_and(|why| why.len() > 5);
-    assert!(reasons.values().all(is_told), "{answer}");
+    let is_listed = |why: &Value| why.as_str().is_some_and(|why| why.len() > 5);
+    assert!(reasons.values().all(is_listed), "{answer}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

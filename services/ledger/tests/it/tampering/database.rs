@@ -155,7 +155,7 @@ async fn find_an_altered_index(database: Database, amcheck: bool) {
     assert!(matches!(found, VerifyError::Damaged(_)), "{found}");
 }
 
-/// A reader finds nothing of a user, and the comparison of the tables would be told what the attacker likes.
+/// A reader finds nothing of a user, and the comparison of the tables would be reported what the attacker likes.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_operator_that_denies_a_user_is_found() {
     let mut victim = Victim::new(Database::postgres().await).await;

@@ -131,8 +131,8 @@ async fn a_deleted_checkpoint_is_found_by_the_published_ones(url: Option<String>
     let keys = stdout(&victim.mesh.run(&["ledger", "key", "show"]));
     let key = ["--key", keys.trim()];
     for (way, unchecked) in [
-        (&["--remote"][..], 10),
-        (&["--export", "export"][..], 10),
+        (&["--remote"][..], 11),
+        (&["--export", "export"][..], 11),
         (&["--database", "data/ledger.db"][..], 2),
     ] {
         if victim.url.is_some() && way[0] == "--database" {

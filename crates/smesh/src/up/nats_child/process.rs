@@ -195,6 +195,7 @@ mod tests {
     use mesh_bus::Bus;
     use mesh_events::catalogue::{self, Accounts, Login};
     use mesh_testkit::NatsServer;
+    use tokio::net::TcpSocket;
     use tokio_util::sync::CancellationToken;
 
     use super::*;
@@ -216,7 +217,10 @@ mod tests {
             panic!("it answers, but it is not ours");
         };
         assert!(failure.explained(port).to_string().contains("--nats-port"));
-        drop(other);
+        // A port that nobody else gets meanwhile, either.
+        let silent = TcpSocket::new_v4().unwrap();
+        silent.bind((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+        let port = silent.local_addr().unwrap().port();
         let failure = wait_until_it_listens(&mut ended, port, &files).await;
         assert!(matches!(failure, Err(Failure::Other(_))), "nobody listens");
     }

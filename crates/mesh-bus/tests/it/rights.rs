@@ -154,7 +154,7 @@ fn may_with_stream(role: &str, verb: &str, stream: &str) -> bool {
                 || reads_bucket(role, stream)
                 || role == "ledger" && stream == "MESH_CHECKPOINTS"
                 // What it published and had not stored before a crash.
-                || role == "ingest" && stream == "SLURM_EVENTS"
+                || matches!(role, "ingest" | "node-watcher") && stream == "SLURM_EVENTS"
         }
         "STREAM.MSG.GET" => {
             reads_bucket(role, stream)

@@ -106,12 +106,7 @@ impl JobQueries for Model {
     }
 
     async fn usage(&self, jobs: &[JobRef]) -> Result<Vec<UsageRecord>, SlurmError> {
-        if !self.slurmdbd()?.steps {
-            return Err(SlurmError::AccountingDown {
-                command: "sacct",
-                message: "it does not answer about steps".to_owned(),
-            });
-        }
+        self.slurmdbd()?;
         let is_selected = |question: &&Question| {
             JobId::new(question.id).is_some_and(|id| jobs.contains(&JobRef::Job(id)))
         };

@@ -8,8 +8,7 @@ use slurm_client::{AccountingRecord, ArrayPosition, ArrayTasks, Error as SlurmEr
 use slurm_types::{ExitCode, JobId, JobState, UnixTime};
 
 use super::world::{
-    EPILOG_STEPS, Kind, LOST_AT_FIRST, NEXT_RUN_STEPS, PURGE_STEPS, Question, Step, WAVE_STEPS,
-    World,
+    EPILOG_STEPS, Kind, LOST_AT_FIRST, NEXT_RUN_STEPS, PURGE_STEPS, Question, Step, World,
 };
 use crate::domain::Evidence;
 
@@ -131,7 +130,6 @@ impl Model {
             (
                 Kind::End
                 | Kind::EarlierEnd
-                | Kind::OverwrittenEnd
                 | Kind::Usage
                 | Kind::ReportedEnd
                 | Kind::ReportedEarlierEnd
@@ -144,17 +142,13 @@ impl Model {
             | (Kind::UnseenId | Kind::UnseenEarlierEnd, false) => {
                 return None;
             }
-            (
-                Kind::EarlierEnd
-                | Kind::OverwrittenEnd
-                | Kind::ReportedEarlierEnd
-                | Kind::UnseenEarlierEnd,
-                true,
-            ) => JobRecord {
-                submit: self.at(100),
-                restarts: 1,
-                ..waits
-            },
+            (Kind::EarlierEnd | Kind::ReportedEarlierEnd | Kind::UnseenEarlierEnd, true) => {
+                JobRecord {
+                    submit: self.at(100),
+                    restarts: 1,
+                    ..waits
+                }
+            }
             (Kind::ShortNextRun, true) if poll >= question.opens + PURGE_STEPS => return None,
             (Kind::ShortNextRun, true) => {
                 let has_ended = poll >= question.opens + NEXT_RUN_STEPS;
@@ -171,16 +165,8 @@ impl Model {
                 resize_time: self.at(5),
                 ..runs
             },
-            (Kind::VanishingArray, true) if poll >= question.vanishes() => return None,
-            (Kind::TaskWaves, true) => array(match (poll - question.opens) / WAVE_STEPS {
-                0 => "1-9",
-                1 => "1-2,4-9",
-                _ => "1-2,4,6-9",
-            }),
-            (Kind::Task | Kind::Array | Kind::TaskWaves | Kind::VanishingArray, false) => {
-                array("0-9")
-            }
-            (Kind::Task | Kind::VanishingArray, true) | (Kind::SubmittedTasks, _) => array("1-9"),
+            (Kind::Task | Kind::Array, false) => array("0-9"),
+            (Kind::Task, true) | (Kind::SubmittedTasks, _) => array("1-9"),
             (Kind::Usage, true) => completed,
             (Kind::Canceller, false) => waits,
             (Kind::Canceller, true) => JobRecord {
@@ -278,13 +264,6 @@ impl Model {
             | Kind::ReportedEarlierEnd
             | Kind::UnseenEarlierEnd
             | Kind::ShortNextRun => (row("REQUEUED"), row("RUNNING")),
-            Kind::OverwrittenEnd => (
-                AccountingRecord {
-                    end: self.at(9).filter(|_| ended),
-                    ..row("REQUEUED")
-                },
-                row("RUNNING"),
-            ),
             Kind::Resized => (
                 AccountingRecord {
                     end: self.at(5).filter(|_| ended),
@@ -293,10 +272,8 @@ impl Model {
                 row("RUNNING"),
             ),
             // What leaves no record never has one.
-            Kind::Task | Kind::SubmittedTasks | Kind::TaskWaves => {
-                (array("PENDING"), array("PENDING"))
-            }
-            Kind::Array | Kind::VanishingArray => (array("CANCELLED"), array("PENDING")),
+            Kind::Task | Kind::SubmittedTasks => (array("PENDING"), array("PENDING")),
+            Kind::Array => (array("CANCELLED"), array("PENDING")),
             Kind::UnseenId => (waits("CANCELLED"), waits("PENDING")),
             Kind::Canceller => (
                 AccountingRecord {
@@ -309,7 +286,7 @@ impl Model {
         if ended {
             Some(over)
         } else {
-            (question.alive || poll < question.vanishes()).then_some(alive)
+            (question.alive || !question.is_open(poll)).then_some(alive)
         }
     }
 

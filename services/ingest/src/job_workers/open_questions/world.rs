@@ -13,8 +13,6 @@ pub(super) const EPILOG_STEPS: u64 = 60;
 /// Steps for which the next run of [`Kind::ShortNextRun`] runs, and then until slurmctld has purged it.
 pub(super) const NEXT_RUN_STEPS: u64 = 4;
 pub(super) const PURGE_STEPS: u64 = 24;
-/// Steps between two waves of [`Kind::TaskWaves`] and [`Kind::VanishingArray`].
-pub(super) const WAVE_STEPS: u64 = 3;
 /// Steps before the question during which slurmctld does not have the run for the first time.
 pub(super) const LOST_AT_FIRST: Range<u64> = 20..40;
 /// Steps that slurmctld needs to report what happened during an outage of accounting.
@@ -55,17 +53,11 @@ pub(super) enum Kind {
     ShortNextRun,
     /// What did a run hold when it started, of which the first record is that after a resize?
     Resized,
-    /// What became of the last of three tasks that left their array one after the other?
-    TaskWaves,
-    /// What became of an array that slurmctld does not have any more, soon after one of its tasks had left it?
-    VanishingArray,
-    /// How did a run end before its job was requeued, which has overwritten its row? Only its step shows it.
-    OverwrittenEnd,
     /// How did a run end that slurmctld does not have any more, and did not have for a while earlier?
     LostTwice,
 }
 
-pub(super) const KINDS: [Kind; 17] = [
+pub(super) const KINDS: [Kind; 14] = [
     Kind::End,
     Kind::EarlierEnd,
     Kind::Task,
@@ -80,9 +72,6 @@ pub(super) const KINDS: [Kind; 17] = [
     Kind::UnseenEarlierEnd,
     Kind::ShortNextRun,
     Kind::Resized,
-    Kind::TaskWaves,
-    Kind::VanishingArray,
-    Kind::OverwrittenEnd,
 ];
 
 #[derive(Clone, Debug)]
@@ -108,15 +97,14 @@ impl Question {
             | Kind::SubmittedTasks
             | Kind::ShortNextRun => pair
                 .iter()
-                .all(|step| step.slurmdbd && step.steps && step.restart == Restart::No),
+                .all(|step| step.slurmdbd && step.restart == Restart::No),
             Kind::ExitCode => pair[1].slurmctld && pair[1].slurmdbd,
             _ => pair[1].slurmctld && !pair[1].leaves_out(n),
         };
         let open = (1..until).zip(steps.windows(2));
         let since = match self.kind {
             Kind::ShortNextRun => self.opens + PURGE_STEPS,
-            Kind::TaskWaves => self.opens + 2 * WAVE_STEPS,
-            _ => self.vanishes(),
+            _ => self.opens,
         };
         let counted = open.filter(|(poll, pair)| *poll >= since && counts(pair));
         u64::try_from(counted.count()).unwrap() * STEP
@@ -135,33 +123,9 @@ impl Question {
         poll >= self.opens
     }
 
-    /// The poll from which on slurmctld does not have the record that the question is about.
-    pub(super) const fn vanishes(&self) -> u64 {
-        match self.kind {
-            Kind::VanishingArray => self.opens + WAVE_STEPS,
-            _ => self.opens,
-        }
-    }
-
     pub(super) fn is_answered(&self, poll: u64) -> bool {
         self.answer
-            .is_some_and(|answer| poll >= self.vanishes() + answer)
-    }
-
-    /// Whether a record confirms the event that ends it. `is_answered`: whether accounting has the answer.
-    pub(super) const fn may_be_observed(&self, is_answered: bool) -> bool {
-        match self.kind {
-            // slurmctld has it.
-            Kind::ExitCode | Kind::ShortNextRun | Kind::UnseenEarlierEnd | Kind::Resized => true,
-            // No record of a task that never was a job. No row of an end before a requeue, or in the second of it.
-            Kind::Task
-            | Kind::SubmittedTasks
-            | Kind::TaskWaves
-            | Kind::EarlierEnd
-            | Kind::ReportedEarlierEnd
-            | Kind::OverwrittenEnd => false,
-            _ => is_answered,
-        }
+            .is_some_and(|answer| poll >= self.opens + answer)
     }
 
     /// Whether accounting has a row of a job that was not seen while it is looked up.
@@ -187,8 +151,6 @@ pub(super) struct Step {
     pub(super) slurmctld: bool,
     /// Whether accounting answers.
     pub(super) slurmdbd: bool,
-    /// Whether accounting answers about steps, if it answers.
-    pub(super) steps: bool,
     /// Jobs that the list of this poll leaves out, as a bit per question.
     pub(super) left_out: u64,
     pub(super) restart: Restart,
@@ -203,7 +165,6 @@ impl Step {
     pub(super) const QUIET: Self = Self {
         slurmctld: true,
         slurmdbd: true,
-        steps: true,
         left_out: 0,
         restart: Restart::No,
     };
@@ -303,13 +264,9 @@ fn questions() -> impl Strategy<Value = Vec<Question>> {
 }
 
 pub(super) fn worlds() -> impl Strategy<Value = World> {
-    // slurmdbd answers always, mostly or rarely, and about steps always, sometimes or never; ingest restarts never, or every minute or two.
-    let faults = (
-        select(vec![0.0, 0.1, 0.5]),
-        select(vec![0.0, 0.5, 1.0]),
-        select(vec![0, 0, 1]),
-    );
-    let steps = faults.prop_flat_map(move |(failing, without_steps, restarts)| {
+    // slurmdbd answers always, mostly or rarely; ingest restarts never, or every minute or two.
+    let faults = (select(vec![0.0, 0.1, 0.5]), select(vec![0, 0, 1]));
+    let steps = faults.prop_flat_map(move |(failing, restarts)| {
         let restart = prop_oneof![
             8 => Just(Restart::No),
             restarts => Just(Restart::Orderly),
@@ -318,16 +275,14 @@ pub(super) fn worlds() -> impl Strategy<Value = World> {
         let step = (
             prop::bool::weighted(0.95),
             prop::bool::weighted(1.0 - failing),
-            prop::bool::weighted(1.0 - without_steps),
             any::<u64>(),
             any::<u64>(),
             any::<u64>(),
             restart,
         );
-        let step = step.prop_map(|(slurmctld, slurmdbd, steps, a, b, c, restart)| Step {
+        let step = step.prop_map(|(slurmctld, slurmdbd, a, b, c, restart)| Step {
             slurmctld,
             slurmdbd,
-            steps,
             left_out: a & b & c,
             restart,
         });

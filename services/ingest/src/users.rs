@@ -16,6 +16,7 @@ pub mod actor;
 mod config;
 mod coordinators;
 pub mod diff;
+mod limited_publisher;
 pub mod login;
 mod publish;
 pub mod step_notices;

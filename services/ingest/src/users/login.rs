@@ -6,7 +6,7 @@
 //! The event id is derived from the doorbell's id, so a doorbell that is delivered twice is published twice with the same id.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use chrono::{DateTime, TimeDelta, Utc};
@@ -18,8 +18,8 @@ use mesh_events::proto::mesh::hook::v1::Doorbell;
 use mesh_events::proto::mesh::user::v1::{LoginSession, UserEvent};
 use mesh_events::{EventId, EventType, SCHEMA_VERSION, from_timestamp, timestamp};
 use tokio_util::sync::CancellationToken;
-use tracing::Span;
 
+use super::limited_publisher::LimitedPublisher;
 use crate::identity::IdentityResolver;
 use crate::metrics;
 
@@ -40,11 +40,9 @@ const MAX_AGE: TimeDelta = TimeDelta::days(14);
 /// Publishes logins.
 pub struct Logins {
     cluster: String,
-    bus: Bus,
+    publisher: LimitedPublisher,
     identities: Arc<IdentityResolver>,
-    budget: Mutex<LoginLimiter>,
     late_after: i64,
-    shutdown: CancellationToken,
 }
 
 impl Logins {
@@ -58,11 +56,9 @@ impl Logins {
     ) -> Self {
         Self {
             cluster: cluster.to_owned(),
-            bus,
+            publisher: LimitedPublisher::new(bus, per_minute, shutdown),
             identities,
-            budget: Mutex::new(LoginLimiter::new(per_minute)),
             late_after: 60,
-            shutdown,
         }
     }
 
@@ -79,44 +75,7 @@ impl Logins {
         };
         let user = doorbell.login.as_ref().map_or("", |login| &login.user);
         let minute = doorbell.called_at.as_ref().map_or(0, |at| at.seconds / 60);
-        let verdict = self
-            .budget
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take(user, minute, Instant::now());
-        match verdict {
-            LoginVerdict::Publish => {}
-            LoginVerdict::Drop => {
-                metrics::doorbell("limited");
-                return Disposition::Ack;
-            }
-            LoginVerdict::Postponed => {
-                metrics::doorbell("delayed");
-                return Disposition::Nak { after: MINUTE };
-            }
-        }
-        let span = tracing::info_span!(parent: None, "ingest.fact", event.id = event.id, event.r#type = event.r#type, cluster = event.cluster);
-        span.follows_from(Span::current());
-        match self
-            .bus
-            .publish_all_traced(vec![(event, span)], &self.shutdown)
-            .await
-        {
-            Ok(_) => {
-                metrics::fact(EventType::UserLogin);
-                metrics::doorbell("answered");
-                Disposition::Ack
-            }
-            Err(error) => {
-                tracing::debug!(
-                    error = &error as &dyn std::error::Error,
-                    "login not published, retrying"
-                );
-                Disposition::Nak {
-                    after: Duration::from_secs(1),
-                }
-            }
-        }
+        self.publisher.publish(event, user, minute).await
     }
 
     fn event(&self, doorbell: &Doorbell) -> Result<Event, &'static str> {

@@ -20,9 +20,9 @@ use mesh_events::{EventId, EventType, RunKey, SCHEMA_VERSION, from_timestamp, ho
 use slurm_client::{LeakyBucket, Slurm};
 use slurm_types::JobId;
 use tokio_util::sync::CancellationToken;
-use tracing::Span;
 
-use super::login::{LoginLimiter, LoginVerdict, check_time};
+use super::limited_publisher::LimitedPublisher;
+use super::login::check_time;
 use crate::collector::Collector;
 use crate::domain::{EntityKind, Observation, Owner};
 use crate::identity::IdentityResolver;
@@ -52,11 +52,9 @@ const NAMED_STEPS: &[(u32, &str)] = &[
 pub struct StepNotices {
     collector: Collector,
     slurm: Slurm,
-    bus: Bus,
+    publisher: LimitedPublisher,
     identities: Arc<IdentityResolver>,
-    budget: Mutex<LoginLimiter>,
     lookups: Mutex<LeakyBucket>,
-    shutdown: CancellationToken,
 }
 
 /// The run that a step belongs to, by Slurm's record.
@@ -87,14 +85,12 @@ impl StepNotices {
         Self {
             collector,
             slurm,
-            bus,
+            publisher: LimitedPublisher::new(bus, NOTICES_PER_MINUTE, shutdown),
             identities,
-            budget: Mutex::new(LoginLimiter::new(NOTICES_PER_MINUTE)),
             lookups: Mutex::new(LeakyBucket::new(
                 LOOKUPS_PER_MINUTE,
                 Duration::from_secs(60),
             )),
-            shutdown,
         }
     }
 
@@ -116,45 +112,10 @@ impl StepNotices {
                 return Disposition::Nak { after };
             }
         };
-        let user = event.owner.as_ref().map_or("", |owner| &owner.user);
+        let user = event.owner.as_ref().map(|owner| owner.user.clone());
+        let user = user.unwrap_or_default();
         let minute = event.occurred_at.as_ref().map_or(0, |at| at.seconds / 60);
-        let verdict = self
-            .budget
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take(user, minute, std::time::Instant::now());
-        match verdict {
-            LoginVerdict::Publish => {}
-            LoginVerdict::Drop => {
-                metrics::doorbell("limited");
-                return Disposition::Ack;
-            }
-            LoginVerdict::Postponed => {
-                metrics::doorbell("delayed");
-                let after = Duration::from_secs(60);
-                return Disposition::Nak { after };
-            }
-        }
-        let span = tracing::info_span!(parent: None, "ingest.fact", event.id = event.id, event.r#type = event.r#type, cluster = event.cluster);
-        span.follows_from(Span::current());
-        let published = self
-            .bus
-            .publish_all_traced(vec![(event, span)], &self.shutdown);
-        match published.await {
-            Ok(_) => {
-                metrics::fact(EventType::UserNotified);
-                metrics::doorbell("answered");
-                Disposition::Ack
-            }
-            Err(error) => {
-                tracing::debug!(
-                    error = &error as &dyn std::error::Error,
-                    "report of a step not published, retrying"
-                );
-                let after = Duration::from_secs(1);
-                Disposition::Nak { after }
-            }
-        }
+        self.publisher.publish(event, &user, minute).await
     }
 
     async fn event(&self, doorbell: &Doorbell) -> Result<Event, Refusal> {

@@ -1,6 +1,5 @@
 //! The description of the REST API is committed, served, and correct.
 
-use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
@@ -69,16 +68,7 @@ impl Whole {
 
 #[test]
 fn the_committed_description_matches_the_code() {
-    let mut text = serde_json::to_string_pretty(&document()).unwrap();
-    text.push('\n');
-    if std::env::var_os("UPDATE_OPENAPI").is_some() {
-        std::fs::write(COMMITTED, &text).unwrap();
-    }
-    let committed = std::fs::read_to_string(Path::new(COMMITTED)).unwrap_or_default();
-    assert!(
-        committed == text,
-        "services/ledger/openapi.json is not what the code gives; look at what changed, then: UPDATE_OPENAPI=1 cargo test -p ledger --test it openapi"
-    );
+    mesh_testkit::assert_committed_openapi("ledger", COMMITTED, &document());
 }
 
 #[tokio::test(flavor = "multi_thread")]

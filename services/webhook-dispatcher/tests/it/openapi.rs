@@ -15,16 +15,7 @@ const COMMITTED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/openapi.json");
 
 #[test]
 fn the_committed_description_is_what_the_code_gives() {
-    let mut text = serde_json::to_string_pretty(&document()).unwrap();
-    text.push('\n');
-    if std::env::var_os("UPDATE_OPENAPI").is_some() {
-        std::fs::write(COMMITTED, &text).unwrap();
-    }
-    let committed = std::fs::read_to_string(COMMITTED).unwrap_or_default();
-    assert!(
-        committed == text,
-        "services/webhook-dispatcher/openapi.json is not what the code gives; look at what changed, then: UPDATE_OPENAPI=1 cargo test -p webhook-dispatcher --test it openapi"
-    );
+    mesh_testkit::assert_committed_openapi("webhook-dispatcher", COMMITTED, &document());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -20,16 +20,7 @@ const TOKEN: &str = "a token of machines, of 32 bytes and more";
 
 #[test]
 fn the_committed_description_is_what_the_code_gives() {
-    let mut text = serde_json::to_string_pretty(&document()).unwrap();
-    text.push('\n');
-    if std::env::var_os("UPDATE_OPENAPI").is_some() {
-        std::fs::write(COMMITTED, &text).unwrap();
-    }
-    let committed = std::fs::read_to_string(COMMITTED).unwrap_or_default();
-    assert!(
-        committed == text,
-        "services/workflow-trigger/openapi.json is not what the code gives; look at what changed, then: UPDATE_OPENAPI=1 cargo test -p workflow-trigger --test it openapi"
-    );
+    mesh_testkit::assert_committed_openapi("workflow-trigger", COMMITTED, &document());
 }
 
 /// A rule that people fire, one whose runs need approval, and a source.

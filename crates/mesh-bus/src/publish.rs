@@ -1,6 +1,6 @@
 //! Publishing: complete when JetStream has stored the message.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -248,7 +248,8 @@ impl Bus {
         mut events: Vec<Event>,
         shutdown: &CancellationToken,
     ) -> Result<(), Error> {
-        match self.stored_ids(&events).await {
+        let looked = shutdown.run_until_cancelled(self.stored_ids(&events));
+        match looked.await.ok_or(Error::Cancelled)? {
             Ok(stored) => events.retain(|event| !stored.contains(&event.id)),
             Err(error) => tracing::warn!(
                 error = &error as &dyn std::error::Error,
@@ -258,31 +259,37 @@ impl Bus {
         self.publish_all(events, shutdown).await.map(drop)
     }
 
-    /// Ids of these events, and of others of their subjects, that SLURM_EVENTS has.
+    /// Ids of those of these events that SLURM_EVENTS has.
     async fn stored_ids(&self, events: &[Event]) -> Result<HashSet<String>, Error> {
         let times = events.iter().filter_map(|event| event.observed_at.as_ref());
         let oldest = times.map(|at| at.seconds).min().unwrap_or_default();
         let since = DateTime::from_timestamp(oldest, 0).unwrap_or_default() - MAX_CLOCK_DIFFERENCE;
-        let subjects: BTreeSet<String> = events
-            .iter()
-            .filter_map(|event| subject::of(event).ok())
-            .collect();
-        let mut ids = HashSet::new();
-        for subject in subjects {
+        let mut wanted: BTreeMap<String, HashSet<&str>> = BTreeMap::new();
+        for event in events {
+            if let Ok(subject) = subject::of(event) {
+                wanted.entry(subject).or_default().insert(&event.id);
+            }
+        }
+        let mut stored_ids = HashSet::new();
+        for (subject, mut wanted) in wanted {
             let mut stored =
                 self.stored_messages_since(SLURM_EVENTS, subject, since.min(Utc::now()));
-            loop {
+            while !wanted.is_empty() {
                 let messages = stored.next().await?;
                 if messages.is_empty() {
                     break;
                 }
-                let found = messages
-                    .iter()
-                    .filter_map(|message| Event::from_bytes(&message.body).ok());
-                ids.extend(found.map(|event| event.id));
+                for message in messages {
+                    let Ok(event) = Event::from_bytes(&message.body) else {
+                        continue;
+                    };
+                    if wanted.remove(event.id.as_str()) {
+                        stored_ids.insert(event.id);
+                    }
+                }
             }
         }
-        Ok(ids)
+        Ok(stored_ids)
     }
 
     /// Publishes many events until all are stored. Events of one entity keep their order, with one unacknowledged at a time; different

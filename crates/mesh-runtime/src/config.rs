@@ -168,6 +168,14 @@ impl ConfigFile {
         keys.into_iter().filter(changed).cloned().collect()
     }
 
+    /// Notes that a service does not run, so that changes of its live keys take effect at a restart.
+    pub(crate) fn does_not_run(&mut self, service: &str) {
+        let mut services = self.services.iter_mut();
+        if let Some(section) = services.find(|section| section.name == service) {
+            section.live_keys = &[];
+        }
+    }
+
     /// True if a service takes a change of the key, such as `webhook-dispatcher.endpoints`, without a restart.
     pub(crate) fn is_live(&self, key: &str) -> bool {
         let (section, key) = key.split_once('.').unwrap_or_default();

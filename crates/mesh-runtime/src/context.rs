@@ -70,6 +70,11 @@ impl Context {
         context
     }
 
+    /// Notes that a service of this process does not run: whoever changes its keys is told that they take effect at a restart.
+    pub fn does_not_run(&mut self, service: &str) {
+        self.config.does_not_run(service);
+    }
+
     /// Adds the audit of reads to a service's routes. From now on the process also follows the account coordinators.
     pub fn audited(&self, bus: &mesh_bus::Bus, routes: Router) -> Router {
         metrics::describe();

@@ -242,6 +242,7 @@ pub async fn run_api(
         telemetry.log_filter.clone(),
     ));
     tokio::spawn(systemd::notify(context.clone()));
+    tokio::spawn(telemetry::aggregate(telemetry.metrics.clone()));
     let deadline = async {
         context.shutdown.cancelled().await;
         tokio::time::sleep(context.mesh.work_deadline()).await;

@@ -3,6 +3,8 @@
 mod meter;
 mod otlp;
 
+use std::time::Duration;
+
 use metrics_util::layers::FanoutBuilder;
 use opentelemetry::global;
 use opentelemetry::metrics::MeterProvider as _;
@@ -121,6 +123,20 @@ pub fn init(service: &'static str, config: &TelemetryConfig) -> Result<Telemetry
         metrics: rendered,
         log_filter: LogFilter(log_filter),
     })
+}
+
+/// Time between two aggregations of the recorded samples.
+const AGGREGATION_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Aggregates the samples of histograms from time to time. Without it they take memory until somebody reads `/metrics`, which perhaps
+/// nobody does. Runs as long as the process.
+pub(crate) async fn aggregate(metrics: metrics_exporter_prometheus::PrometheusHandle) {
+    let mut every = tokio::time::interval(AGGREGATION_INTERVAL);
+    every.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        every.tick().await;
+        metrics.run_upkeep();
+    }
 }
 
 impl Telemetry {

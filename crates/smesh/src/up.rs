@@ -110,7 +110,7 @@ async fn check(context: &Context) -> Result<ExitCode, Error> {
 }
 
 async fn serve(
-    context: Context,
+    mut context: Context,
     telemetry: &telemetry::Telemetry,
     child: Option<&NatsChild>,
     data: &DataDir,
@@ -125,6 +125,9 @@ async fn serve(
         hook_config::write(&context, child, data, slurm_user)?;
     }
     let running = services::start(&context, child).await?;
+    for service in &running.left_out {
+        context.does_not_run(service);
+    }
     let socket = settings::socket(&context);
     banner::when_ready(&context, &socket, child.map(NatsChild::url));
     run_api(&context, &socket, running.router, telemetry, running.run)

@@ -117,8 +117,19 @@ fn notice_in(doorbell: &Doorbell) -> Result<Option<NodeNotice>, String> {
     }
 }
 
+/// Answers all requests after a poll, but for those whose notice is postponed.
+pub fn answer_polled(requests: &mut Vec<PollRequest>, postponed: &[NodeNotice]) {
+    let is_postponed = |request: &PollRequest| {
+        let notice = request.notice.as_ref();
+        notice.is_some_and(|notice| postponed.contains(notice))
+    };
+    let (kept, mut polled) = requests.drain(..).partition(is_postponed);
+    *requests = kept;
+    answer(&mut polled, "looked");
+}
+
 /// Answers all requests.
-pub fn answer(requests: &mut Vec<PollRequest>, outcome: &'static str) {
+fn answer(requests: &mut Vec<PollRequest>, outcome: &'static str) {
     for request in requests.drain(..) {
         if request.reply.send(outcome).is_err() {
             tracing::trace!("doorbell dropped: its handler has stopped");

@@ -140,7 +140,7 @@ impl Watcher {
                     *wasted = 0;
                     self.slurm_health.ok();
                     metrics::polled(&nodes, began.elapsed());
-                    doorbells::answer(&mut requests, "looked");
+                    doorbells::answer_polled(&mut requests, &notices.postponed);
                     // A single slow answer does not indicate load. A longer pause after it would miss a booting cloud node.
                     let usual = answer.min(std::mem::replace(&mut before, answer));
                     let least = self.slurm.min_poll_interval(answer);

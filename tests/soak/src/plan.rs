@@ -82,7 +82,7 @@ pub(super) enum Kind {
     /// Suspended and resumed, then it ends or is cancelled.
     Suspended { twice: bool, cancelled: bool },
     /// Suspended, and ended within about a second of that or of its resume.
-    SuspendedBriefly { resumed: bool, cancelled: bool },
+    SuspendedBriefly { resumed: bool, end: BriefEnd },
     /// A job that waits for another one, which succeeds or not.
     Dependent { succeeds: bool },
     /// A heterogeneous job of two components.
@@ -93,6 +93,19 @@ pub(super) enum Kind {
     Limited,
     /// A job that Slurm refuses.
     Refused,
+}
+
+/// How a run ends within about a second of its suspension or resume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum BriefEnd {
+    /// By itself, once resumed.
+    Completed,
+    /// By `scancel`.
+    Cancelled,
+    /// By `scontrol requeue`; the next run ends at once.
+    Requeued,
+    /// Its node is set down, and it is not requeued.
+    NodeDown(&'static str),
 }
 
 impl Kind {

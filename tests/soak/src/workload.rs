@@ -151,8 +151,8 @@ impl<'a> WorkloadRunner<'a> {
             Kind::NodeKilled { node } => self.node_killed(work, node).await,
             Kind::Drained { node } => self.drained(work, node).await,
             Kind::Suspended { twice, cancelled } => self.suspended(work, *twice, *cancelled).await,
-            Kind::SuspendedBriefly { resumed, cancelled } => {
-                self.suspended_briefly(work, *resumed, *cancelled).await
+            Kind::SuspendedBriefly { resumed, end } => {
+                self.suspended_briefly(work, *resumed, *end).await
             }
             Kind::Dependent { succeeds } => self.dependent(work, *succeeds).await,
             Kind::Het => self.het(work).await,

@@ -180,7 +180,7 @@ pub(crate) async fn serve(
             get(async move |caller: Caller| render(&caller, &metrics)),
         )
         .route("/v1/log-filter", log_filter::routes(log_filter))
-        .fallback(async || Problem::not_found("no such path; docs/reference describes the API"))
+        .fallback(async || Problem::not_found("no such path here: the service that has it may not run (GET /readyz lists those that do)"))
         .layer(middleware::from_fn_with_state(auth, authenticate));
     let limits = endpoints.limits;
     let requests = Requests {

@@ -13,6 +13,8 @@ use crate::error::Error;
 pub struct Running {
     /// Routes of all services.
     pub router: Router,
+    /// Services that are off or could not start.
+    pub left_out: Vec<&'static str>,
     /// Completes when all services have ended. A failed service does not stop the others; readiness reports it.
     pub run: BoxFuture<'static, Result<(), BoxError>>,
 }
@@ -30,6 +32,7 @@ pub async fn start(context: &Context, child: Option<&NatsChild>) -> Result<Runni
         child,
         router: Router::new(),
         work: FuturesUnordered::new(),
+        left_out: Vec::new(),
         failed: None,
     };
     starter.add::<ledger::LedgerService>().await?;
@@ -42,17 +45,21 @@ pub async fn start(context: &Context, child: Option<&NatsChild>) -> Result<Runni
         .await?;
     starter.add::<node_watcher::NodeWatcherService>().await?;
     starter.add::<ingest::IngestService>().await?;
-    if exporter_enabled(context)? {
-        starter.add::<exporter::ExporterService>().await?;
-    }
-    if triggers_enabled(context)? {
-        starter
-            .add::<workflow_trigger::WorkflowTriggerService>()
-            .await?;
-    }
+    let enabled = is_enabled::<exporter::ExporterService>(exporter::is_enabled, context)?;
+    starter
+        .add_if::<exporter::ExporterService>(enabled)
+        .await?;
+    let enabled = is_enabled::<workflow_trigger::WorkflowTriggerService>(
+        workflow_trigger::is_enabled,
+        context,
+    )?;
+    starter
+        .add_if::<workflow_trigger::WorkflowTriggerService>(enabled)
+        .await?;
     let Starter {
         router,
         work,
+        left_out,
         failed,
         ..
     } = starter;
@@ -61,6 +68,7 @@ pub async fn start(context: &Context, child: Option<&NatsChild>) -> Result<Runni
     }
     Ok(Running {
         router,
+        left_out,
         run: all(work, context.clone()).boxed(),
     })
 }
@@ -86,16 +94,12 @@ pub fn check(context: &Context) -> Result<(), Error> {
     one::<ingest::IngestService>(context)
 }
 
-fn exporter_enabled(context: &Context) -> Result<bool, Error> {
-    exporter::is_enabled(context).map_err(|source| Error::Service {
-        service: exporter::ExporterService::NAME,
-        source,
-    })
-}
-
-fn triggers_enabled(context: &Context) -> Result<bool, Error> {
-    workflow_trigger::is_enabled(context).map_err(|source| Error::Service {
-        service: workflow_trigger::WorkflowTriggerService::NAME,
+fn is_enabled<S: Service>(
+    of: fn(&Context) -> Result<bool, BoxError>,
+    context: &Context,
+) -> Result<bool, Error> {
+    of(context).map_err(|source| Error::Service {
+        service: S::NAME,
         source,
     })
 }
@@ -105,11 +109,20 @@ struct Starter<'a> {
     child: Option<&'a NatsChild>,
     router: Router,
     work: FuturesUnordered<Work>,
+    left_out: Vec<&'static str>,
     /// Error of the first service that could not start.
     failed: Option<Error>,
 }
 
 impl Starter<'_> {
+    async fn add_if<S: Service>(&mut self, enabled: bool) -> Result<(), Error> {
+        if enabled {
+            return self.add::<S>().await;
+        }
+        self.left_out.push(S::NAME);
+        Ok(())
+    }
+
     async fn add<S: Service>(&mut self) -> Result<(), Error> {
         let context = match self.child {
             Some(child) => self.context.with_nats(child.config(S::NAME)?),
@@ -130,6 +143,7 @@ impl Starter<'_> {
             None => return Ok(()),
             Some(Err(error)) => {
                 fails_alone(S::NAME, &running, error.as_ref());
+                self.left_out.push(S::NAME);
                 self.failed.get_or_insert(failed(error));
                 return Ok(());
             }

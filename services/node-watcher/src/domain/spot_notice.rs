@@ -34,7 +34,8 @@ const MAX_CLOCK_SKEW: TimeDelta = TimeDelta::seconds(60);
 const MAX_AGE: TimeDelta = TimeDelta::days(14);
 /// Maximum distance of a deadline from the call.
 const MAX_NOTICE: TimeDelta = TimeDelta::hours(24);
-/// Notices published in a minute, over all nodes: whoever has the hook's password can send as many as they like.
+/// Notices published in a minute, over all nodes: whoever has the hook's password can send as many as they like. Others wait for the
+/// next minute.
 const MAX_PER_MINUTE: u32 = 600;
 /// Start of the cause's source where a hook's word is all that there is.
 const HOOK_SOURCE: &str = "SpotNotice ";
@@ -183,6 +184,8 @@ pub struct Notices {
     pub given: Vec<NodeNotice>,
     /// Bounds what is published of them.
     pub limit: NoticeLimit,
+    /// Those that the limit did not admit. They are given again.
+    pub postponed: Vec<NodeNotice>,
 }
 
 impl SpotNotice {
@@ -206,7 +209,9 @@ impl SpotNotice {
 
     /// True if it was published a short time ago: no other one of the node is published until later.
     fn is_recent(&self, now: DateTime<Utc>) -> bool {
-        self.published_at.is_some_and(|at| now - at < RETENTION)
+        // A clock that was ahead may have been set back since.
+        self.published_at
+            .is_some_and(|at| (now - at).abs() < RETENTION)
     }
 
     /// True if both are the same notice, read twice: metadata of Compute Engine has no time of its own.
@@ -241,17 +246,13 @@ pub fn apply(seen: &mut [ObservedNode], notices: &mut Notices, now: DateTime<Utc
     let Notices {
         given: notices,
         limit,
+        postponed,
     } = notices;
-    let mut refused = 0_u32;
+    postponed.clear();
     let mut noticed = Vec::new();
-    let by_name: BTreeMap<&str, &SpotNotice> = notices
+    let by_name: BTreeMap<&str, &NodeNotice> = notices
         .iter()
-        .flat_map(|given| {
-            given
-                .nodes
-                .iter()
-                .map(|node| (node.as_str(), &given.notice))
-        })
+        .flat_map(|given| given.nodes.iter().map(move |node| (node.as_str(), given)))
         .collect();
     for node in seen {
         // What the provider's reason has said already, or a notice explains.
@@ -265,14 +266,13 @@ pub fn apply(seen: &mut [ObservedNode], notices: &mut Notices, now: DateTime<Utc
             let is_named =
                 |given: &&NodeNotice| given.nodes.is_empty() && given.instance_id == *instance;
             let given = notices.iter().find(is_named);
-            given
-                .filter(|_| !instance.is_empty())
-                .map(|given| &given.notice)
+            given.filter(|_| !instance.is_empty())
         };
         let named = by_name.get(node.record.name.as_str()).copied();
-        let Some(notice) = named.or_else(of_instance) else {
+        let Some(given) = named.or_else(of_instance) else {
             continue;
         };
+        let notice = &given.notice;
         let is_known = node
             .after
             .notice
@@ -282,7 +282,9 @@ pub fn apply(seen: &mut [ObservedNode], notices: &mut Notices, now: DateTime<Utc
             continue;
         }
         if !limit.take(now) {
-            refused += 1;
+            if !postponed.contains(given) {
+                postponed.push(given.clone());
+            }
             continue;
         }
         node.after.notice = Some(SpotNotice {
@@ -298,10 +300,10 @@ pub fn apply(seen: &mut [ObservedNode], notices: &mut Notices, now: DateTime<Utc
         });
         noticed.push(node.record.name.clone());
     }
-    if refused > 0 {
+    if !postponed.is_empty() {
         tracing::warn!(
-            refused,
-            "more than {MAX_PER_MINUTE} spot notices in a minute: these are not published"
+            postponed = postponed.len(),
+            "more than {MAX_PER_MINUTE} nodes with a spot notice in a minute: the others are published later"
         );
     }
     noticed

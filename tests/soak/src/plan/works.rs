@@ -1,6 +1,6 @@
 //! Generates the actions.
 
-use super::{FAILING, Form, Kind, STEADY, Source};
+use super::{BriefEnd, FAILING, Form, Kind, STEADY, Source};
 use crate::random::Random;
 
 /// Actions that every soak includes, so that every type of event is compared.
@@ -59,7 +59,7 @@ pub(super) fn at_least(random: &mut Random, form: Form) -> Vec<Kind> {
         },
         Kind::SuspendedBriefly {
             resumed: true,
-            cancelled: false,
+            end: BriefEnd::Completed,
         },
         Kind::Dependent { succeeds: true },
         Kind::Dependent { succeeds: false },
@@ -139,11 +139,16 @@ pub(super) fn more(random: &mut Random, room: u32, form: Form) -> Kind {
         },
         73..=74 => {
             let resumed = random.chance(70);
-            Kind::SuspendedBriefly {
-                resumed,
+            let end = match random.between(1, 10) {
                 // A suspended job cannot end by itself.
-                cancelled: !resumed || random.chance(50),
-            }
+                1..=4 if resumed => BriefEnd::Completed,
+                1..=6 => BriefEnd::Cancelled,
+                7..=8 if form == Form::Long => {
+                    BriefEnd::NodeDown(random.pick(&FAILING).unwrap_or(FAILING[0]))
+                }
+                _ => BriefEnd::Requeued,
+            };
+            Kind::SuspendedBriefly { resumed, end }
         }
         75..=77 => Kind::Dependent {
             succeeds: random.chance(60),

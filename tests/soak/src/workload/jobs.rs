@@ -7,7 +7,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use super::hands::{open, row};
 use super::{FIRST_RUN_SLEEPS, MIN_RUN_AGE, NOT_ARENA, STEADY, WorkloadRunner};
 use crate::log::{Hold, Pause, now};
-use crate::plan::Work;
+use crate::plan::{BriefEnd, Work};
 use crate::testbed::PATIENCE;
 use integration::Error;
 
@@ -201,6 +201,8 @@ impl WorkloadRunner<'_> {
         if twice {
             self.testbed.polled("ingest").await;
         }
+        // Of a run that ends in the second of its resume, no record shows the resume.
+        sleep(MIN_RUN_AGE).await;
         if cancelled {
             self.run_as(work.user, &["scancel", &id]).await?;
         }
@@ -213,23 +215,36 @@ impl WorkloadRunner<'_> {
         &self,
         work: &Work,
         resumed: bool,
-        cancelled: bool,
+        end: BriefEnd,
     ) -> Result<(), Error> {
         let (go, script) = self.until_released(work);
-        let job = self.submit(work, &[STEADY], &script).await?;
-        let id = job.to_string();
-        self.running(job).await?;
-        sleep(MIN_RUN_AGE).await;
+        let mut reserved = None;
+        let job = if let BriefEnd::NodeDown(node) = end {
+            reserved = Some(self.have(node).await?);
+            self.on_node(work, node, false).await?
+        } else {
+            let script = format!("[ \"${{SLURM_RESTART_COUNT:-0}}\" -gt 0 ] || {{ {script}; }}");
+            let job = self.submit(work, &[STEADY], &script).await?;
+            self.running(job).await?;
+            sleep(MIN_RUN_AGE).await;
+            job
+        };
         self.pause(job, "suspended", false).await?;
         if resumed {
             sleep(MIN_RUN_AGE).await;
-            // Once resumed, it ends by itself.
-            open(&go)?;
+            if end == BriefEnd::Completed {
+                open(&go)?;
+            }
             self.pause(job, "resumed", false).await?;
         }
-        if cancelled {
-            self.run_as(work.user, &["scancel", &id]).await?;
+        let id = job.to_string();
+        match end {
+            BriefEnd::Completed => {}
+            BriefEnd::Cancelled => self.run_as(work.user, &["scancel", &id]).await?,
+            BriefEnd::Requeued => self.run_as("root", &["scontrol", "requeue", &id]).await?,
+            BriefEnd::NodeDown(node) => self.down_and_resume(work, node).await?,
         }
+        drop(reserved);
         self.ended(job).await
     }
 

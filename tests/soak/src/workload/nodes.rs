@@ -15,7 +15,7 @@ use integration::Error;
 const SHOWN_WITHIN: Duration = Duration::from_secs(10);
 
 impl WorkloadRunner<'_> {
-    async fn have(&self, node: &str) -> Result<MutexGuard<'_, ()>, Error> {
+    pub(super) async fn have(&self, node: &str) -> Result<MutexGuard<'_, ()>, Error> {
         let found = self.nodes.iter().find(|(name, _)| *name == node);
         match found {
             Some((_, lock)) => Ok(lock.lock().await),
@@ -45,10 +45,14 @@ impl WorkloadRunner<'_> {
     ) -> Result<(), Error> {
         let _node = self.have(node).await?;
         let job = self.on_node(work, node, requeue).await?;
+        self.down_and_resume(work, node).await?;
+        self.ended(job).await
+    }
+
+    pub(super) async fn down_and_resume(&self, work: &Work, node: &str) -> Result<(), Error> {
         let reason = format!("soak {}", work.number);
         self.act(node, "down", &reason).await?;
-        self.act(node, "resume", &reason).await?;
-        self.ended(job).await
+        self.act(node, "resume", &reason).await
     }
 
     pub(super) async fn node_killed(&self, work: &Work, node: &str) -> Result<(), Error> {
@@ -75,7 +79,7 @@ impl WorkloadRunner<'_> {
     }
 
     /// A job that stays on a node.
-    async fn on_node(&self, work: &Work, node: &str, requeue: bool) -> Result<u32, Error> {
+    pub(super) async fn on_node(&self, work: &Work, node: &str, requeue: bool) -> Result<u32, Error> {
         let on = format!("--nodelist={node}");
         let requeue_option = if requeue { "--requeue" } else { "--no-requeue" };
         let job = self

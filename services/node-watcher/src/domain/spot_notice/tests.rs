@@ -113,6 +113,7 @@ fn lived(answers: &[(&str, &str, Option<&str>)]) -> Vec<String> {
         let mut notices = Notices {
             given: notices,
             limit,
+            ..Notices::default()
         };
         apply(&mut seen, &mut notices, now);
         limit = notices.limit;
@@ -217,11 +218,52 @@ fn times_out_of_range_are_refused() {
     assert!(near("TRUE", DateTime::<Utc>::MAX_UTC));
 }
 
+/// A notice about some nodes, published at a time or not yet.
+fn notice(published_at: Option<DateTime<Utc>>) -> SpotNotice {
+    match parse(NOTICE.unwrap(), time(CALLED)) {
+        Parsed::Notice { notice, .. } => SpotNotice {
+            published_at,
+            ..notice
+        },
+        other => panic!("{other:?}"),
+    }
+}
+
 #[test]
-fn notices_of_a_minute_are_limited() {
+fn more_notices_than_a_minute_admits_are_published_in_the_next_one() {
     let now = time(CALLED);
-    let mut limit = NoticeLimit::default();
-    let taken = (0..2_000).filter(|_| limit.take(now)).count();
-    assert_eq!(taken, MAX_PER_MINUTE as usize);
-    assert!(limit.take(now + TimeDelta::minutes(1)));
+    let mut known = BTreeMap::<String, TrackedNode>::new();
+    let name = |node: usize| format!("gpu-{node}");
+    let all = MAX_PER_MINUTE as usize + 100;
+    let mut notices = Notices {
+        given: (0..all)
+            .map(|node| NodeNotice {
+                nodes: vec![name(node)],
+                instance_id: String::new(),
+                notice: notice(None),
+            })
+            .collect(),
+        ..Notices::default()
+    };
+    let mut published = Vec::new();
+    for minute in 0..3 {
+        let now = now + TimeDelta::minutes(minute);
+        let records = (0..all).map(|node| NodeRecord {
+            name: name(node),
+            ..record("IDLE", "")
+        });
+        let mut seen = confirm_absence(&known, false, records.collect(), now);
+        published.push(apply(&mut seen, &mut notices, now).len());
+        known.extend(seen.into_iter().map(|node| (node.record.name, node.after)));
+        notices.given = notices.postponed.clone();
+    }
+    assert_eq!(published, [MAX_PER_MINUTE as usize, 100, 0]);
+}
+
+#[test]
+fn a_notice_published_by_a_clock_that_was_ahead_hides_no_other() {
+    let now = time(CALLED);
+    let ahead = notice(Some(now + TimeDelta::days(2)));
+    assert!(!ahead.is_recent(now));
+    assert!(notice(Some(now + TimeDelta::minutes(1))).is_recent(now));
 }

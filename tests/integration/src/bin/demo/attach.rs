@@ -39,7 +39,7 @@ pub async fn run() -> Result<ExitCode, Error> {
     feed.heading("smesh up");
     mesh.start().await?;
     let watch = Watch::start(&mesh, &receiver, feed).await?;
-    if std::env::var("DEMO_WATCH").is_ok_and(|watch| watch == "1") {
+    if crate::is_set("DEMO_WATCH") {
         feed.note("watching until Ctrl-C");
         std::future::pending::<()>().await;
     }
@@ -52,7 +52,7 @@ pub async fn run() -> Result<ExitCode, Error> {
         cluster: None,
     };
     let code = end.conclude(started).await?;
-    if std::env::var("DEMO_STAY").is_ok_and(|value| value == "1") {
+    if crate::is_set("DEMO_STAY") {
         feed.note("everything stays up until Ctrl-C");
         std::future::pending::<()>().await;
     }

@@ -2,13 +2,13 @@
 //!
 //! Starts its own cluster, `smesh up` and a receiver, plays [`integration::scenario`] and the three examples of `examples/triggers`
 //! (an arrived object, a lack of memory, a nightly job), shows events as they happen, and reports whether all arrived and each example
-//! ran once. With `SLURM_CONF` set it attaches to that Slurm, plays three jobs only, and does not change its configuration.
+//! ran once. With `DEMO_ATTACH=1` it attaches to the Slurm that this shell uses, plays three jobs only, and does not change its configuration.
 //!
 //! | environment | |
 //! | --- | --- |
 //! | `DEMO_STAY=1` | keep running after the day, for exploring |
-//! | `DEMO_WATCH=1` | with `SLURM_CONF`: submit nothing, show events until Ctrl-C |
-//! | `SLURM_CONF` | attach to this Slurm |
+//! | `DEMO_ATTACH=1` | attach to the Slurm of `SLURM_CONF` or of Slurm's default, and submit three jobs there |
+//! | `DEMO_WATCH=1` | with `DEMO_ATTACH=1`: submit nothing, show events until Ctrl-C |
 
 mod attach;
 mod end;
@@ -41,7 +41,7 @@ const CHAT: &str = "chat";
 async fn main() -> ExitCode {
     // Everything that was started ends with the future, whichever of the two is first.
     let demo = async {
-        if std::env::var_os("SLURM_CONF").is_some_and(|path| !path.is_empty()) {
+        if is_set("DEMO_ATTACH") {
             attach::run().await
         } else {
             run().await
@@ -58,6 +58,11 @@ async fn main() -> ExitCode {
         }
     };
     code
+}
+
+/// True if a variable of the environment is 1.
+fn is_set(variable: &str) -> bool {
+    std::env::var(variable).is_ok_and(|value| value == "1")
 }
 
 async fn run() -> Result<ExitCode, Error> {
@@ -95,7 +100,7 @@ async fn run() -> Result<ExitCode, Error> {
         cluster: Some(&cluster),
     };
     let code = end.conclude(started).await?;
-    if std::env::var("DEMO_STAY").is_ok_and(|value| value == "1") {
+    if is_set("DEMO_STAY") {
         print_next_steps(&cluster, &mesh);
         std::future::pending::<()>().await;
     }

@@ -17,14 +17,14 @@ use mesh_events::proto::mesh::event::v1::{
 use mesh_events::proto::mesh::hook::v1::{Doorbell, StepReport};
 use mesh_events::proto::mesh::user::v1::{Notice, UserEvent};
 use mesh_events::{EventId, EventType, RunKey, SCHEMA_VERSION, from_timestamp, hooks, timestamp};
-use slurm_client::{LeakyBucket, Slurm};
+use slurm_client::{AccountingQuery, LeakyBucket, Slurm};
 use slurm_types::JobId;
 use tokio_util::sync::CancellationToken;
 
 use super::limited_publisher::LimitedPublisher;
 use super::login::check_time;
 use crate::collector::Collector;
-use crate::domain::{EntityKind, Observation, Owner};
+use crate::domain::{EntityKind, Observation, Owner, fold};
 use crate::identity::IdentityResolver;
 use crate::metrics;
 
@@ -32,8 +32,11 @@ use crate::metrics;
 const NOTICES_PER_MINUTE: u32 = 60;
 /// Jobs per minute that are read from Slurm, because no poll has shown them running.
 const LOOKUPS_PER_MINUTE: NonZeroU32 = NonZeroU32::new(60).expect("not 0");
-/// Deliveries of a report that no record supports, before it is refused. slurmctld may not answer for a while.
+/// Deliveries of a report that no record supports, before it is refused: a job may be in no record for a moment.
 const MAX_DELIVERIES: u64 = 4;
+/// Deliveries of a report that is not looked up because of others, before it is refused: minutes. Postponed doorbells count against
+/// those that the consumer may have unacknowledged, which are also those of jobs.
+const MAX_LIMITED_DELIVERIES: u64 = 16;
 /// How far clocks of nodes may be from the controller's, in seconds.
 const MAX_CLOCK_SKEW: i64 = 60;
 /// Longest host name.
@@ -69,8 +72,10 @@ enum Refusal {
     Unusable(&'static str),
     /// No record supports it yet.
     Unsupported,
-    /// The lookup could not be made.
-    Busy,
+    /// It is not looked up now, because others are.
+    Limited,
+    /// Slurm does not answer.
+    Unavailable,
 }
 
 impl StepNotices {
@@ -106,7 +111,11 @@ impl StepNotices {
                 metrics::doorbell("unusable");
                 return dead("no record of Slurm has its job running at that time");
             }
-            Err(Refusal::Unsupported | Refusal::Busy) => {
+            Err(Refusal::Limited) if delivery >= MAX_LIMITED_DELIVERIES => {
+                metrics::doorbell("limited");
+                return dead("too many reports name jobs that no poll has shown running");
+            }
+            Err(Refusal::Unsupported | Refusal::Limited | Refusal::Unavailable) => {
                 metrics::doorbell("delayed");
                 let after = Duration::from_secs(1 << delivery.clamp(1, 5));
                 return Disposition::Nak { after };
@@ -201,20 +210,17 @@ impl StepNotices {
             .unwrap_or_else(PoisonError::into_inner)
             .try_take(tokio::time::Instant::now());
         if !is_admitted {
-            return Err(Refusal::Busy);
+            return Err(Refusal::Limited);
         }
-        let answer = self.slurm.jobs(&[id]).await.map_err(|error| {
+        let read = self.read(id).await.map_err(|error| {
             tracing::debug!(
                 error = &error as &dyn std::error::Error,
                 job.id = job_id,
                 "job of a step not read"
             );
-            Refusal::Busy
+            Refusal::Unavailable
         })?;
-        let records = answer.found.iter();
-        records
-            .filter(|record| record.job_id == Some(id))
-            .filter_map(|record| Observation::from_controller(&self.collector.cluster, record))
+        read.into_iter()
             // Slurm's start of a pending job is a plan.
             .find(|found| {
                 found.entity != EntityKind::Array
@@ -226,6 +232,24 @@ impl StepNotices {
                 owner: found.owner,
             })
             .ok_or(Refusal::Unsupported)
+    }
+
+    /// What slurmctld has of a job, else accounting: a report may come hours later, when slurmctld has purged the job.
+    async fn read(&self, id: JobId) -> Result<Vec<Observation>, slurm_client::Error> {
+        let cluster = &self.collector.cluster;
+        let answer = self.slurm.jobs(&[id]).await?;
+        let records = answer.found.iter();
+        let found: Vec<Observation> = records
+            .filter(|record| record.job_id == Some(id))
+            .filter_map(|record| Observation::from_controller(cluster, record))
+            .collect();
+        if !found.is_empty() || !self.collector.config.accounting {
+            return Ok(found);
+        }
+        let rows = self.slurm.accounting(&AccountingQuery::Jobs(vec![id]));
+        let mut found = fold(cluster, &rows.await?);
+        found.retain(|row| row.raw_id == id.get());
+        Ok(found)
     }
 }
 

@@ -9,6 +9,7 @@ use mesh_events::{Event, subject, timestamp};
 use prost::Message as _;
 
 use crate::cluster::{self, NAME};
+use crate::forgotten::{forgetful, wait_all_in_accounting, wait_all_purged};
 use crate::mesh::{DEADLINE, Mesh};
 use crate::users::of_user;
 
@@ -182,5 +183,27 @@ async fn a_flood_of_reports_is_limited() {
     cluster
         .run("alice", &["scancel", &running.to_string()])
         .await;
+    ingest.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_late_report_of_a_job_that_slurmctld_has_purged_is_published_by_accounting() {
+    let cluster = forgetful().await;
+    let cluster = cluster.as_ref().unwrap();
+    let mesh = Mesh::start().await;
+    let job = cluster.sbatch(&[], "exit 3").await;
+    cluster.wait_state(job, "FAILED").await;
+    // As a node's spool keeps it while NATS is unavailable.
+    let report = exit_of(job, 1);
+    wait_all_purged(cluster).await;
+    wait_all_in_accounting(cluster, &[job]).await;
+    let ingest = mesh.ingest(cluster, SLOW).await.ready().await;
+    ring(&mesh, &report).await;
+    let event = mesh
+        .wait_event("the report is published", |event| {
+            event.r#type == "user.notified"
+        })
+        .await;
+    assert_eq!(event.owner.unwrap().user, "alice");
     ingest.stop().await;
 }

@@ -45,7 +45,7 @@ WITH ours AS (
     UNION ALL
     SELECT format('function %s, language %s, settings %s, security definer %s, %s', proname,
         (SELECT lanname FROM pg_language WHERE oid = prolang),
-        replace(proconfig::text, 'search_path=' || current_schema() || ',', 'search_path=<schema>,'), prosecdef, md5(prosrc))
+        replace(array_to_string(proconfig, '; '), 'search_path=' || quote_ident(current_schema()) || ',', 'search_path=<schema>,'), prosecdef, md5(prosrc))
     FROM pg_proc WHERE pronamespace = current_schema()::regnamespace AND proname LIKE 'ledger\_%'
     UNION ALL
     -- Settings of the database or of a role that switch triggers off, or let reads leave something out. With another schema before

@@ -29,7 +29,7 @@ pub use derive::{Continuation, Fact, FactId};
 pub use evidence::{Evidence, EvidenceError};
 pub use lookup::{EndLookup, LookupAnswers, LookupLimits, Resolution, StoredLookup, settle};
 pub use observation::{EntityKind, Observation, Owner, Record};
-pub use observe::{Decision, LookupTarget, ObservationContext, observe};
+pub use observe::{Decision, LookupTarget, ObservationContext, is_within_another, observe};
 pub use published::restore;
 pub use rows::{fold, parts_of_jobs, provisional};
 pub use run_state::{Candidate, End, RunState};

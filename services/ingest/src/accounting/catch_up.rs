@@ -98,11 +98,15 @@ impl<S: JobQueries> CatchUp<S> {
         loop {
             // The time windows come first, so that only jobs they do not list are looked up by id. A long catch-up goes on for hours.
             let ids_from = Instant::now() + self.collector.config.backlog_priority();
-            if let Some(at) = self.collector.take_backlog_delay().await {
-                self.pause(at.saturating_duration_since(Instant::now()))
-                    .await?;
-            }
-            while let Some(backlog) = self.collector.backlog().await {
+            loop {
+                // Also between two windows: a further outage extends the backlog, and slurmctld sends what it had queued only after it.
+                if let Some(at) = self.collector.take_backlog_delay().await {
+                    self.pause(at.saturating_duration_since(Instant::now()))
+                        .await?;
+                }
+                let Some(backlog) = self.collector.backlog().await else {
+                    break;
+                };
                 self.pay(backlog, &mut unseen, ids_from).await?;
             }
             let next_lookup = self.look_up(&mut unseen).await?;
@@ -337,11 +341,17 @@ impl<S: JobQueries> CatchUp<S> {
             shutdown: &self.shutdown,
             republish,
         };
-        let until = Instant::now() + self.collector.config.missing_record_timeout;
+        let config = &self.collector.config;
+        let begin = Instant::now();
+        // slurmdbd may have gone away between the rows and their steps. What is published then, steps that are read later do not correct.
+        let limit = |open: &[Observation]| match open.iter().any(Observation::has_unread_steps) {
+            true => config.resolution_timeout,
+            false => config.missing_record_timeout,
+        };
         let completed = codes.complete(ended).await?;
         let CompletedRuns { mut runs, mut open } = own_ends.complete(completed, &[]).await?;
         let mut pause = LOOKUP_INTERVAL;
-        while !open.is_empty() && Instant::now() < until {
+        while !open.is_empty() && begin.elapsed() < limit(&open) {
             self.pause(pause).await?;
             pause = (pause * 2).min(MAX_LOOKUP_INTERVAL);
             let completed = codes.complete(open).await?;

@@ -17,7 +17,7 @@ use super::{Collector, Core};
 use crate::Error;
 use crate::adapters::store::Store;
 use crate::config::Config;
-use crate::domain::{Observation, Owner};
+use crate::domain::{Observation, Owner, is_within_another};
 
 /// Maximum number of gaps that one poll publishes.
 const MAX_GAPS_PER_POLL: usize = 100;
@@ -122,7 +122,8 @@ impl Core {
         within: Duration,
         config: &Config,
     ) -> UnpublishedAction {
-        let is_published = self.run_store.get(run).is_some();
+        let is_published =
+            self.run_store.get(run).is_some() || is_within_another(&self.run_store, run);
         let Some(known) = self.waiting.unpublished.0.get_mut(run) else {
             return UnpublishedAction::Wait;
         };

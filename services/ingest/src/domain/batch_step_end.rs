@@ -98,6 +98,11 @@ impl Observation {
         self
     }
 
+    /// True if its steps could not be read.
+    pub const fn has_unread_steps(&self) -> bool {
+        self.end_is_inferred && self.own_end.is_none()
+    }
+
     /// Replaces an overwritten end with that of the batch step. If the step does not show how the run ended, it is published as requeued,
     /// at the time of that end. If both were in one second, it is published as requeued, and marked as inferred.
     pub fn with_own_end(mut self) -> Self {

@@ -154,9 +154,14 @@ fn start_needs_accounting(
         && !context.given_up
 }
 
-/// Whether a row of accounting is only a part of a resized run. A job is not submitted while it runs, so slurmdbd, which was killed at that
-/// time, has lost the link between the rows (seen on 22.05).
+/// Whether a row of accounting is only a part of a resized run.
 fn is_a_part(run_store: &RunStore, run: &RunKey, observation: &Observation) -> bool {
+    observation.record == Record::Accounting && is_within_another(run_store, run)
+}
+
+/// Whether a run was submitted while another one of its job ran. A job is not, so it is a part of that one: slurmdbd, which was killed when
+/// the job was resized, has lost the link between the rows (seen on 22.05).
+pub fn is_within_another(run_store: &RunStore, run: &RunKey) -> bool {
     let is_within = |(other, tracked): (RunKey, &RunState)| {
         other.submit_time < run.submit_time
             && tracked.started.is_some_and(|at| at < run.submit_time)
@@ -165,7 +170,7 @@ fn is_a_part(run_store: &RunStore, run: &RunKey, observation: &Observation) -> b
                 .as_ref()
                 .is_some_and(|end| !end.inferred && end.at > run.submit_time)
     };
-    observation.record == Record::Accounting && run_store.runs_of(run).any(is_within)
+    run_store.runs_of(run).any(is_within)
 }
 
 /// Name of an end in the run that continues it.

@@ -333,7 +333,11 @@ impl Driver {
                 .await
                 .map(drop);
         }
-        let next = next_attempt(&self.config, intent.attempts, now);
+        let mut next = next_attempt(&self.config, intent.attempts, now);
+        if matches!(intent.action, Some(PlannedAction::RerunTasks { .. })) {
+            // A failed task that is not requeued is gone after MinJobAge.
+            next = next.min(now + tasks::MAX_LOOK_INTERVAL);
+        }
         let at = ends_at.map_or(next, |end| next.min(end));
         tracing::info!(error = words, next = %at, "run waits for its next attempt");
         self.store.retry_at(intent, at, words, now).await.map(drop)

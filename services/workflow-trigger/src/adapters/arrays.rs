@@ -1,8 +1,9 @@
 //! Runs that retry the failed tasks of an array, and the failures that join them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
+use std::time::Duration;
 
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, TimeDelta, Utc};
 use mesh_db::pool::WriteTransaction;
 use mesh_db::sql::Sql;
 use mesh_events::proto::mesh::audit::v1::TriggerActed;
@@ -15,18 +16,23 @@ use crate::domain::firing::Firing;
 use crate::domain::intent::Intent;
 use crate::error::Error;
 
-/// A condition on runs, to be followed by the job of a task.
-pub(super) const RUN_OF_TASK: &str =
-    "key IN (SELECT run_key FROM array_tasks WHERE array_tasks.job_id = ";
-/// Runs that have not acted, which later failures join. The driver ends this at the same time: whoever is second sees it.
+/// Runs that have not acted, which later failures join. The driver ends this at the same time: whoever is second sees it. What somebody has
+/// approved stays as it was shown to them.
 pub(super) const OPEN: &str =
-    " AND is_firing = 1 AND state IN ('approval', 'planned', 'submitting')";
+    " AND is_firing = 1 AND state IN ('approval', 'planned', 'submitting') AND approved_by = ''";
 /// Runs that a guard refused.
 pub(super) const REFUSED: &str = " AND is_firing = 0 AND state = 'refused' AND action <> ''";
 /// Runs without anything to do.
 pub(super) const IMPOSSIBLE: &str = " AND is_firing = 0 AND state = 'refused' AND action = ''";
 /// Runs that are only recorded.
 pub(super) const RECORDED: &str = " AND is_firing = 0 AND state = 'dry_run'";
+
+/// A condition: no run that waits for tasks of its array, for which nobody else has to wait.
+pub(super) const WAITS_FOR_NO_TASKS: &str = "(array_attempt IS NULL OR state <> 'submitting')";
+/// How long after a failure its array is looked at, at the latest. slurmctld forgets a failed task after MinJobAge.
+const LOOK_AFTER_FAILURE: TimeDelta = TimeDelta::seconds(10);
+/// How long a driver has a run that waits for tasks. It renews that before each request, as failed tasks are gone after MinJobAge.
+pub(super) const CLAIM_DURATION: Duration = Duration::from_secs(120);
 
 /// A failure of a task, and which retry of it by the rule would follow.
 #[derive(Clone, Copy, Debug)]
@@ -44,15 +50,25 @@ impl<'a> ArrayRetry<'a> {
     }
 }
 
-/// How often the rule has run a task again.
+/// A condition on runs: about a job, or a task with this job.
+pub(super) fn about_job(sql: Sql, job_id: u32) -> Sql {
+    // Each part has an index. PostgreSQL reads every run for an OR of them.
+    sql.push("key IN (SELECT key FROM intents WHERE job_id = ")
+        .bind(job_id)
+        .push(" UNION ALL SELECT run_key FROM array_tasks WHERE job_id = ")
+        .bind(job_id)
+        .push(")")
+}
+
+/// How often the rule has run a task again. Of a run that was restored from the audit, the tasks are unknown.
 pub(super) async fn retries(
     transaction: &mut WriteTransaction,
     firing: &Firing,
     task: &FailedTask,
 ) -> Result<u32, sqlx::Error> {
-    let sql = Sql::new("SELECT COUNT(DISTINCT intents.key) AS n FROM intents JOIN array_tasks ON array_tasks.run_key = intents.key WHERE is_firing = 1 AND array_attempt IS NOT NULL AND task = ")
+    let sql = Sql::new("SELECT COUNT(DISTINCT intents.key) AS n FROM intents LEFT JOIN array_tasks ON array_tasks.run_key = intents.key WHERE is_firing = 1 AND (array_attempt IS NULL OR task = ")
         .bind(task.task);
-    let sql = of_array(sql.push(" AND "), firing, task);
+    let sql = of_array(sql.push(") AND "), firing, task);
     plan::count(&plan::first(transaction, &sql).await?, "n")
 }
 
@@ -70,7 +86,8 @@ pub(super) async fn joined(
     row.map(|row| row.get("run_key")).transpose()
 }
 
-/// Adds a failure to the latest run of its array and attempt that meets a condition. Returns the key of that run.
+/// Adds a failure to the latest run of its array and attempt that meets a condition. Returns the key of that run. Only what joins an open run is
+/// an audit entry of its own: the tasks of an array may be many.
 pub(super) async fn join(
     transaction: &mut WriteTransaction,
     firing: &Firing,
@@ -81,11 +98,14 @@ pub(super) async fn join(
     let Some(ArrayRetry { task, attempt }) = array else {
         return Ok(None);
     };
-    let sql = Sql::new(
-        "UPDATE intents SET tasks = tasks + 1 WHERE key = (SELECT key FROM intents WHERE array_attempt = ",
-    )
-    .bind(attempt)
-    .push(" AND ");
+    let look_at = (now + LOOK_AFTER_FAILURE).timestamp_micros();
+    let sql = Sql::new("UPDATE intents SET tasks = tasks + 1, next_at = CASE WHEN state = 'submitting' AND next_at > ")
+        .bind(look_at)
+        .push(" THEN ")
+        .bind(look_at)
+        .push(" ELSE next_at END WHERE key = (SELECT key FROM intents WHERE array_attempt = ")
+        .bind(attempt)
+        .push(" AND ");
     let sql = of_array(sql, firing, task)
         .push(condition)
         .push(" ORDER BY created_at DESC, key LIMIT 1)")
@@ -96,6 +116,9 @@ pub(super) async fn join(
     };
     let (run_key, depth): (String, i64) = (row.get("key")?, row.get("depth")?);
     add_task(transaction, firing, task, &run_key).await?;
+    if condition != OPEN {
+        return Ok(Some(run_key));
+    }
     let cause = &firing.cause;
     let act = TriggerActed {
         what: "joined".to_owned(),
@@ -162,13 +185,16 @@ impl Store {
     /// Adds the tasks of those that retry some.
     pub(super) async fn add_tasks(&self, runs: &mut [Intent]) -> Result<(), Error> {
         const ACTION: &str = "read tasks of runs";
-        let keys = runs.iter().filter(|run| run.array_attempt.is_some());
-        let keys: Vec<String> = keys.map(|run| run.key.clone()).collect();
-        if keys.is_empty() {
+        let places = (0..).zip(runs.iter());
+        let places = places.filter(|(_, run)| run.array_attempt.is_some());
+        let places: HashMap<String, usize> = places
+            .map(|(place, run): (usize, _)| (run.key.clone(), place))
+            .collect();
+        if places.is_empty() {
             return Ok(());
         }
         let sql = Sql::new("SELECT run_key, failed, is_sent FROM array_tasks WHERE run_key")
-            .any_of(keys)
+            .any_of(places.keys().cloned().collect::<Vec<_>>())
             .push(" ORDER BY task");
         for row in self.database.rows(ACTION, &sql).await? {
             let read = || -> Result<(String, String, i64), sqlx::Error> {
@@ -179,7 +205,7 @@ impl Store {
                 key: key.clone(),
                 problem: error.to_string(),
             })?;
-            if let Some(run) = runs.iter_mut().find(|run| run.key == key) {
+            if let Some(run) = places.get(&key).and_then(|place| runs.get_mut(*place)) {
                 run.tasks.push(StoredTask {
                     failed,
                     is_sent: is_sent != 0,
@@ -224,19 +250,45 @@ impl Store {
         self.change("close run", sql, Vec::new()).await
     }
 
-    /// Plans the next look at an array.
+    /// Plans the next look at an array with this many failed tasks: soon if further ones have joined. Slurm has answered, so an error that
+    /// follows is the first one.
     ///
     /// # Errors
     /// If the database refuses.
     pub async fn wait(
         &self,
         intent: &Intent,
+        tasks: usize,
         at: DateTime<Utc>,
         words: &str,
         now: DateTime<Utc>,
     ) -> Result<bool, Error> {
-        let sql = Sql::new("UPDATE intents SET error = ").bind(words);
-        let sql = self.handed_back(sql, intent, now, Some(at));
+        let soon = at.min(now + LOOK_AFTER_FAILURE);
+        let sql = Sql::new("UPDATE intents SET attempts = 0, error = ")
+            .bind(words)
+            .push(", updated_at = ")
+            .bind(now.timestamp_micros())
+            .push(", next_at = CASE WHEN tasks > ")
+            .bind(i64::try_from(tasks).unwrap_or(i64::MAX))
+            .push(" THEN ")
+            .bind(soon.timestamp_micros())
+            .push(" ELSE ")
+            .bind(at.timestamp_micros())
+            .push(" END, claimed_until = 0 WHERE ");
+        let sql = self.claimed(sql, intent);
         self.change("store wait for tasks", sql, Vec::new()).await
+    }
+
+    /// Renews the claim of a run that waits for tasks. False if it is lost.
+    ///
+    /// # Errors
+    /// If the database refuses.
+    pub async fn renew(&self, intent: &Intent, now: DateTime<Utc>) -> Result<bool, Error> {
+        let until = now + CLAIM_DURATION;
+        let sql = Sql::new("UPDATE intents SET claimed_until = ")
+            .bind(until.timestamp_micros())
+            .push(" WHERE ");
+        let sql = self.claimed(sql, intent);
+        self.change("renew claim", sql, Vec::new()).await
     }
 }

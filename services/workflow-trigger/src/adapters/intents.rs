@@ -8,7 +8,7 @@ use mesh_db::sql::{Row, Sql};
 use slurm_submit::SubmitKey;
 use slurm_types::JobId;
 
-use super::arrays::RUN_OF_TASK;
+use super::arrays;
 use super::store::{Store, rule_id};
 use crate::domain::action::PlannedAction;
 use crate::domain::approval::RunApproval;
@@ -55,9 +55,11 @@ impl Store {
         let until = (now + CLAIM_DURATION).timestamp_micros();
         let sql = Sql::new("UPDATE intents SET claimed_by = ")
             .bind(&*self.database.instance)
-            .push(", claimed_until = ")
+            .push(", claimed_until = CASE WHEN array_attempt IS NULL THEN ")
             .bind(until)
-            .push(" WHERE key IN (SELECT key FROM intents WHERE next_at <= ")
+            .push(" ELSE ")
+            .bind((now + arrays::CLAIM_DURATION).timestamp_micros())
+            .push(" END WHERE key IN (SELECT key FROM intents WHERE next_at <= ")
             .bind(at)
             .push(" AND (claimed_until <= ")
             .bind(at)
@@ -169,15 +171,8 @@ impl Store {
             sql = sql.push(" AND state").any_of(states.collect::<Vec<_>>());
         }
         if let Some(job) = query.job {
-            sql = sql
-                .push(" AND (job_id = ")
-                .bind(job)
-                .push(" OR event_job = ")
-                .bind(job)
-                .push(" OR ")
-                .push(RUN_OF_TASK)
-                .bind(job)
-                .push("))");
+            sql = sql.push(" AND (event_job = ").bind(job).push(" OR ");
+            sql = arrays::about_job(sql, job).push(")");
         }
         if let Some(root) = &query.root {
             sql = sql.push(" AND root = ").bind(root);
@@ -203,12 +198,9 @@ impl Store {
     ) -> Result<Option<Chain>, Error> {
         let sql = Sql::new("SELECT ")
             .push(COLUMNS)
-            .push(" FROM intents WHERE is_firing = 1 AND (job_id = ")
-            .bind(job_id)
-            .push(" OR ")
-            .push(RUN_OF_TASK)
-            .bind(job_id)
-            .push(")) AND cluster = ")
+            .push(" FROM intents WHERE is_firing = 1 AND ");
+        let sql = arrays::about_job(sql, job_id)
+            .push(" AND cluster = ")
             .bind(cluster)
             .push(" AND rule_owner = ")
             .bind(user)
@@ -244,7 +236,7 @@ fn of_backend(sql: Sql, backend: Backend) -> Sql {
 
 /// Of a queue, a run that nothing was done for has its turn if few enough are at work or come before it.
 fn has_turn(sql: Sql, now: DateTime<Utc>) -> Sql {
-    sql.push("(queue_limit IS NULL OR state <> 'planned' OR queue_limit > (SELECT COUNT(*) FROM intents other WHERE other.rule_owner = intents.rule_owner AND other.rule_name = intents.rule_name AND other.queue_key = intents.queue_key AND other.key <> intents.key AND other.ended_at IS NULL AND (other.state IN ('submitting', 'accepted', 'confirmed', 'released') OR (other.state = 'planned' AND (other.claimed_until > ")
+    sql.push("(queue_limit IS NULL OR state <> 'planned' OR queue_limit > (SELECT COUNT(*) FROM intents other WHERE other.rule_owner = intents.rule_owner AND other.rule_name = intents.rule_name AND other.queue_key = intents.queue_key AND other.key <> intents.key AND other.ended_at IS NULL AND ((other.state = 'submitting' AND other.array_attempt IS NULL) OR other.state IN ('accepted', 'confirmed', 'released') OR (other.state = 'planned' AND (other.claimed_until > ")
         .bind(now.timestamp_micros())
         .push(" OR other.created_at < intents.created_at OR (other.created_at = intents.created_at AND other.key < intents.key))))))")
 }

@@ -188,13 +188,8 @@ async fn place(transaction: &mut WriteTransaction, firing: &Firing) -> Result<Pl
     }
     if let (None, Some(job)) = (&found, cause.job_id) {
         // The owner may have changed the comment. A job that a rule ran again has none.
-        let sql = Sql::new(COLUMNS)
-            .push("(job_id = ")
-            .bind(job)
-            .push(" OR ")
-            .push(arrays::RUN_OF_TASK)
-            .bind(job)
-            .push(")) AND cluster = ")
+        let sql = arrays::about_job(Sql::new(COLUMNS), job)
+            .push(" AND cluster = ")
             .bind(&cause.cluster)
             .push(" AND is_firing = 1 ORDER BY created_at DESC LIMIT 1");
         found = transaction.conn().first(&sql).await?;
@@ -260,7 +255,8 @@ async fn facts(
         .bind(&place.chain.root);
     let root = first(transaction, &sql).await?;
     let sql = of_rule(Sql::new("SELECT COUNT(*) AS n FROM intents WHERE "))
-        .push(" AND is_firing = 1 AND ended_at IS NULL AND state IN ('approval', 'planned', 'submitting', 'accepted', 'confirmed', 'released')");
+        .push(" AND is_firing = 1 AND ended_at IS NULL AND state IN ('approval', 'planned', 'submitting', 'accepted', 'confirmed', 'released') AND ")
+        .push(arrays::WAITS_FOR_NO_TASKS);
     let running = first(transaction, &sql).await?;
     let mut facts = GuardFacts {
         is_paused: rule_states::is_paused(transaction, rule).await?,

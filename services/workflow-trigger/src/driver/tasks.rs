@@ -14,7 +14,7 @@ use crate::domain::intent::{Intent, IntentState};
 use crate::error::Error;
 
 /// Longest time between two looks at an array: much shorter than MinJobAge, after which a failed task that is not requeued is gone.
-const MAX_LOOK_INTERVAL: Duration = Duration::from_secs(60);
+pub(super) const MAX_LOOK_INTERVAL: Duration = Duration::from_secs(60);
 
 impl Driver {
     pub(super) async fn rerun_tasks(&self, intent: &Intent, array: JobId) -> Result<Step, Error> {
@@ -62,12 +62,14 @@ impl Driver {
         if is_ending || !(now.is_complete() || is_over) {
             let wait = (age / 10).max(self.config.retry_initial_interval);
             let wait = wait.min(MAX_LOOK_INTERVAL);
-            return self.wait_for_tasks(intent, wait, &now.awaited()).await;
+            return self
+                .wait_for_tasks(intent, tasks.len(), wait, &now.awaited())
+                .await;
         }
         if !self.store.close(intent, tasks.len(), Utc::now()).await? {
             let wait = self.config.retry_initial_interval;
             return self
-                .wait_for_tasks(intent, wait, "another task failed")
+                .wait_for_tasks(intent, tasks.len(), wait, "another task failed")
                 .await;
         }
         self.release_tasks(intent, array, &tasks, now, words).await
@@ -136,6 +138,12 @@ impl Driver {
     ) -> Result<(), SubmitError> {
         let mut result = Ok(());
         for reference in array::references(array, numbers) {
+            if !self.store.renew(intent, Utc::now()).await.unwrap_or(false) {
+                let words = "another replica has the run, or the database does not answer";
+                return Err(SubmitError::Transient {
+                    words: words.to_owned(),
+                });
+            }
             let owner = &intent.rule.owner;
             let acted = self.submitter.act(owner, &reference, action).await;
             match self.answer(acted) {
@@ -155,11 +163,13 @@ impl Driver {
     async fn wait_for_tasks(
         &self,
         intent: &Intent,
+        tasks: usize,
         wait: Duration,
         words: &str,
     ) -> Result<Step, Error> {
         let now = Utc::now();
-        self.store.wait(intent, now + wait, words, now).await?;
+        let next = now + wait;
+        self.store.wait(intent, tasks, next, words, now).await?;
         Ok(Step::Stored)
     }
 }

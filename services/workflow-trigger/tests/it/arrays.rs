@@ -13,6 +13,7 @@ use mesh_testkit::{NatsServer, wait_for, wait_until};
 use rand::RngExt as _;
 use serde_json::Value;
 
+use crate::approval::{decide, user};
 use crate::cluster::{Cluster, shared};
 use crate::killed::{Process, killer};
 use crate::support::{DEADLINE, Site, Trigger, bus, end, on_both, publish};
@@ -164,8 +165,54 @@ async fn failures_of_an_array_are_one_run(site: Site) {
         assert_eq!(found, expected, "{rule}");
     }
     // Each of its tasks leads to the run.
-    assert_eq!(trigger.runs("job=103").await.len(), 3);
+    let runs = trigger.runs("job=103").await;
+    assert_eq!(runs.len(), 3);
+    // What was approved stays as the approver saw it: what fails later waits for an approval of its own.
+    let waits = runs.iter().find(|run| run["rule"] == "alice/asks").unwrap();
+    let key = waits["key"].as_str().unwrap();
+    let (status, answer) = decide(&trigger, user("carol"), key, "approve").await;
+    assert_eq!(status, 200, "{answer}");
+    publish_twice(&bus, &failure(100, 4, 104, 0)).await;
+    let later = wait_tasks(&trigger, "4", "approval").await;
+    assert_eq!(later["rule"], "alice/asks");
+    trigger.wait_run(key, "planned").await;
     trigger.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_array_whose_tasks_are_awaited_takes_no_place_of_others() {
+    let cluster = shared().await;
+    let nats = NatsServer::start().await;
+    let bus = bus(&nats).await;
+    let site = Site::new("");
+    let limited = rule("limited", "memory = \"x2\"", "") + "running = 1\n";
+    let queued = rule("queued", "memory = \"x2\"", "") + "running = 1\nqueue = \"all\"\n";
+    for (name, tables) in [("limited", limited), ("queued", queued)] {
+        let tables = tables + &cluster.submitter();
+        let trigger = site
+            .start(&nats, "retry_initial_interval = \"100ms\"", &tables)
+            .await;
+        let results = [1, 2].map(|n| cluster.results.join(format!("array-{name}-{n}")));
+        for folder in &results {
+            let array = submit(cluster, folder, 9).await;
+            let jobs = jobs(cluster, array).await;
+            wait_failed(cluster, jobs[&1]).await;
+            publish(&bus, &failure(array, 1, jobs[&1], 0)).await;
+            wait_for("its run waits for the other tasks", DEADLINE, async || {
+                let runs = trigger.runs(&format!("job={array}")).await;
+                runs.into_iter().find(|run| run["state"] == "submitting")
+            })
+            .await;
+        }
+        for folder in &results {
+            std::fs::write(folder.join("go"), "").unwrap();
+        }
+        wait_until("both tasks ran again", DEADLINE, async || {
+            results.iter().all(|folder| runs_of_tasks(folder)[&1] == 2)
+        })
+        .await;
+        trigger.stop().await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

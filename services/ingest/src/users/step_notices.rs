@@ -246,8 +246,8 @@ impl StepNotices {
         if !found.is_empty() || !self.collector.config.accounting {
             return Ok(found);
         }
-        let rows = self.slurm.accounting(&AccountingQuery::Jobs(vec![id]));
-        let mut found = fold(cluster, &rows.await?);
+        let rows = AccountingQuery::Jobs(vec![id]);
+        let mut found = fold(cluster, &self.slurm.accounting(&rows).await?);
         found.retain(|row| row.raw_id == id.get());
         Ok(found)
     }

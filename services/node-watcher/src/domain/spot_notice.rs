@@ -73,7 +73,7 @@ pub enum Parsed {
 }
 
 /// A notice and the nodes that it is about.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeNotice {
     /// NodeNames. Empty: the node with this instance id.
     pub nodes: Vec<String>,

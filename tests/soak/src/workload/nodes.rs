@@ -79,7 +79,12 @@ impl WorkloadRunner<'_> {
     }
 
     /// A job that stays on a node.
-    pub(super) async fn on_node(&self, work: &Work, node: &str, requeue: bool) -> Result<u32, Error> {
+    pub(super) async fn on_node(
+        &self,
+        work: &Work,
+        node: &str,
+        requeue: bool,
+    ) -> Result<u32, Error> {
         let on = format!("--nodelist={node}");
         let requeue_option = if requeue { "--requeue" } else { "--no-requeue" };
         let job = self

@@ -1,15 +1,15 @@
-//! Forward runs of the present queue with drawn run times, without new arrivals: the median of a plan is not the plan of medians, so
+//! ForwardSimulation runs of the present queue with drawn run times, without new arrivals: the median of a plan is not the plan of medians, so
 //! whole queues are drawn.
 
 use std::collections::BTreeMap;
 
-use crate::forward::{Allocation, Forward, Queued};
+use crate::forward::{Allocation, ForwardSimulation, Queued};
 use crate::history::RunTimes;
 use crate::plan::{Profile, Request};
 use crate::queue::{Running, Seconds, Snapshot};
 use crate::random::Random;
 
-/// Forward runs.
+/// ForwardSimulation runs.
 pub const DRAWS: usize = 32;
 /// Waiting jobs per pool that are looked at, in order of priority.
 pub const MAX_DRAWN: usize = 500;
@@ -197,7 +197,7 @@ fn draw(
     drawn: &mut Drawn,
 ) {
     let now = snapshot.at;
-    let mut forward = Forward::default();
+    let mut forward = ForwardSimulation::default();
     let mut queued = Vec::with_capacity(queue.len());
     let mut starts = Vec::new();
     for (number, allocations) in running.iter().enumerate() {
@@ -272,7 +272,7 @@ mod tests {
         });
         let mut starts = Vec::new();
         let running = [allocation(6, 900, 3_600), allocation(4, 600, 600)].into_iter();
-        Forward::default().run(&pool, 0, running, &queue, |_| true, &mut starts);
+        ForwardSimulation::default().run(&pool, 0, running, &queue, |_| true, &mut starts);
         assert_eq!(starts, [Some(1_800), Some(600), Some(900)]);
     }
 
@@ -303,7 +303,7 @@ mod tests {
         };
         let mut starts = Vec::new();
         let queue = [queued(1_001), queued(1_000)];
-        Forward::default().run(&pool, 0, [].into_iter(), &queue, |_| true, &mut starts);
+        ForwardSimulation::default().run(&pool, 0, [].into_iter(), &queue, |_| true, &mut starts);
         assert_eq!(starts, [Some(5_000), Some(0)]);
     }
 
@@ -328,7 +328,7 @@ mod tests {
             submit: 0,
         }];
         let mut starts = Vec::new();
-        Forward::default().run(&pool, 0, [].into_iter(), &queue, |_| true, &mut starts);
+        ForwardSimulation::default().run(&pool, 0, [].into_iter(), &queue, |_| true, &mut starts);
         assert_eq!(starts, [None]);
     }
 }

@@ -32,7 +32,7 @@ pub struct Queued {
 
 /// The run. Its buffers are used again by the next one.
 #[derive(Debug, Default)]
-pub struct Forward {
+pub struct ForwardSimulation {
     /// Allocations by their number: those of the beginning, then those of the queue.
     allocations: Vec<Allocation>,
     ends: BinaryHeap<Reverse<(Seconds, u32)>>,
@@ -42,7 +42,7 @@ pub struct Forward {
     waiting: Vec<u32>,
 }
 
-impl Forward {
+impl ForwardSimulation {
     /// Runs the queue, which is in order of priority, until all awaited jobs have started. `starts` gets the start of each job, or `None`
     /// for those that do not fit into the pool or had not started by then.
     pub fn run(

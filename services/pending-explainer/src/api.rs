@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::domain::progress;
 use crate::domain::start_estimate::{ClusterQuality, StartEstimate};
-use crate::domain::timeline::{Run, TimelineEntry};
+use crate::domain::timeline::{PendingRun, TimelineEntry};
 use crate::handlers::Explainer;
 
 /// Set once the state is loaded, because the API starts before NATS is available.
@@ -186,11 +186,11 @@ async fn quality(
     Ok(Json(ClusterQuality::clone(&quality)))
 }
 
-fn may_see(caller: &Caller, cluster: &str, run: &Run) -> bool {
+fn may_see(caller: &Caller, cluster: &str, run: &PendingRun) -> bool {
     caller.may_see(cluster, &run.owner.user, &run.owner.account)
 }
 
-fn row(cluster: &str, run: &Run, explanation: Explanation) -> Row {
+fn row(cluster: &str, run: &PendingRun, explanation: Explanation) -> Row {
     Row {
         cluster: cluster.to_owned(),
         job: run.job.display_id.clone(),
@@ -290,8 +290,13 @@ async fn one(
 }
 
 /// The newest run of this id that the caller may see, a waiting one first.
-async fn find(explainer: &Explainer, caller: &Caller, cluster: &str, job: &str) -> Option<Run> {
-    let mut found: Option<Run> = None;
+async fn find(
+    explainer: &Explainer,
+    caller: &Caller,
+    cluster: &str,
+    job: &str,
+) -> Option<PendingRun> {
+    let mut found: Option<PendingRun> = None;
     for shard in explainer
         .store
         .shards()
@@ -314,7 +319,7 @@ async fn find(explainer: &Explainer, caller: &Caller, cluster: &str, job: &str) 
 }
 
 /// True if the id names the run: Slurm's form, the raw id, or the array's id for its remainder.
-fn is_called(run: &Run, id: &str) -> bool {
+fn is_called(run: &PendingRun, id: &str) -> bool {
     let remainder = run
         .job
         .array
@@ -326,7 +331,7 @@ fn is_called(run: &Run, id: &str) -> bool {
 }
 
 /// Orders pending runs before those that left, and later submissions before earlier ones.
-fn rank(run: &Run) -> (bool, i64, u64) {
+fn rank(run: &PendingRun) -> (bool, i64, u64) {
     (
         run.left_at.is_none(),
         run.job.submit_time.as_ref().map_or(0, |time| time.seconds),

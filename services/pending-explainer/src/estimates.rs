@@ -11,7 +11,7 @@ use queue_estimate::draws::DRAWS;
 
 use crate::adapters::estimates::Stored;
 use crate::domain::start_estimate::{self, Request};
-use crate::domain::timeline::Run;
+use crate::domain::timeline::PendingRun;
 use crate::error::Error;
 use crate::handlers::Explainer;
 use crate::metrics;
@@ -119,7 +119,7 @@ impl Explainer {
     }
 }
 
-fn request(run: &Run) -> Request {
+fn request(run: &PendingRun) -> Request {
     let job: &Job = &run.job;
     let started_at = job.start_time.as_ref().and_then(from_timestamp);
     let started_at = started_at

@@ -394,9 +394,9 @@ impl Explainer {
             let changed = shard.change(|runs| {
                 let mut is_changed = false;
                 for run in runs.values_mut() {
-                    let seen = timeline::seen(run, cluster, snapshot.view(), now);
-                    is_changed |= seen.is_changed;
-                    events.extend(seen.event);
+                    let update = timeline::apply_snapshot(run, cluster, snapshot.view(), now);
+                    is_changed |= update.is_changed;
+                    events.extend(update.event);
                 }
                 (is_changed, events.clone())
             });

@@ -122,14 +122,14 @@ impl Service for WebhookDispatcherService {
             bus,
             store,
             http: Http::new(network)?,
-            facts: EventCache::default(),
+            event_cache: EventCache::default(),
             cluster: context.mesh.cluster.clone(),
             costs: Costs::new(cost_join_timeout),
             cost_join_timeout,
             spending_wait: SpendingWait::default(),
             auto_disable_after,
             outcomes: Notify::new(),
-            places: Arc::new(Semaphore::new(max_in_flight)),
+            in_flight_limit: Arc::new(Semaphore::new(max_in_flight)),
             owned: RwLock::default(),
             reader: EventReader::new(
                 location
@@ -312,7 +312,7 @@ impl Dispatcher {
         ));
         let (shared, stop) = (Arc::clone(&self.shared), shutdown.clone());
         tasks.spawn(async move {
-            let (bus, store, events) = (&shared.bus, &shared.store, &shared.facts);
+            let (bus, store, events) = (&shared.bus, &shared.store, &shared.event_cache);
             shared.reader.run(bus, store, events, &stop).await;
         });
         tasks.spawn(publish_names(Arc::clone(&self.shared), shutdown.clone()));

@@ -1,7 +1,7 @@
 //! Replaces the starts of a trace by those of EASY backfilling with three priority groups. A group costs a job some hours of age, as the
 //! parts of Slurm's multifactor priority do.
 
-use crate::forward::{Forward, Queued};
+use crate::forward::{ForwardSimulation, Queued};
 use crate::queue::{Key, Pool, Seconds};
 
 use super::Trace;
@@ -42,7 +42,7 @@ pub fn easy(trace: &mut Trace) {
         ..Pool::default()
     };
     let mut starts = Vec::new();
-    Forward::default().run(
+    ForwardSimulation::default().run(
         &pool,
         Seconds::MIN / 2,
         [].into_iter(),

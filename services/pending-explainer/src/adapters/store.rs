@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use tokio_util::sync::CancellationToken;
 
-use crate::domain::timeline::Run;
+use crate::domain::timeline::PendingRun;
 use crate::error::Error;
 use crate::metrics;
 
@@ -26,7 +26,7 @@ const SHARDS: u16 = 512;
 const VERSION: u32 = 1;
 
 /// The runs of a shard, by run key.
-pub type Runs = BTreeMap<String, Run>;
+pub type Runs = BTreeMap<String, PendingRun>;
 
 #[derive(Serialize, Deserialize)]
 struct Stored {

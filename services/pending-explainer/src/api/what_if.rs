@@ -16,24 +16,26 @@ use slurm_types::{ReasonClass, Tres};
 
 use super::{Loaded, explainer, find};
 use crate::domain::explain::PendingJob;
-use crate::domain::what_if::{Answers, Change, MAX_CHANGES, Question, whole_nodes};
+use crate::domain::what_if::{
+    MAX_CHANGES, RequestChange, WhatIfEstimate, WhatIfRequest, whole_nodes,
+};
 use crate::handlers::Explainer;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Variants {
     /// What would be different in each.
-    variants: Vec<Change>,
+    variants: Vec<RequestChange>,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct NewJob {
     /// What it would ask for. Partition and time limit must be given.
-    request: Change,
+    request: RequestChange,
     /// What would be different in each variant.
     #[serde(default)]
-    variants: Vec<Change>,
+    variants: Vec<RequestChange>,
 }
 
 #[derive(Serialize)]
@@ -42,11 +44,11 @@ pub(super) struct WhatIf {
     /// Empty for a job that is not submitted yet.
     job: String,
     /// The request as it is.
-    request: Change,
+    request: RequestChange,
     /// When the queue was read from Slurm that the answer is based on.
     queue_as_of: DateTime<Utc>,
     #[serde(flatten)]
-    answers: Answers,
+    answers: WhatIfEstimate,
     /// What the answer assumes.
     note: &'static str,
 }
@@ -158,7 +160,7 @@ async fn answer(
     explainer: &Explainer,
     cluster: String,
     subject: Subject,
-    changes: Vec<Change>,
+    changes: Vec<RequestChange>,
     note: &'static str,
 ) -> Result<WhatIf, Problem> {
     if changes.len() > MAX_CHANGES {
@@ -174,7 +176,7 @@ async fn answer(
     };
     let permit = Arc::clone(&explainer.what_if).acquire_owned().await;
     let worked = tokio::task::spawn_blocking(move || {
-        let question = Question {
+        let question = WhatIfRequest {
             basis: &basis,
             waiting: PendingJob {
                 job: &subject.job,
@@ -202,12 +204,12 @@ async fn answer(
 }
 
 /// What the job asks for.
-fn as_asked(subject: &Subject) -> Change {
+fn as_asked(subject: &Subject) -> RequestChange {
     let job = &subject.job;
     let tres = Tres::parse_lossy(&job.req_tres).0;
     let text = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
     let amount = |amount: u64| Some(amount).filter(|amount| *amount > 0);
-    Change {
+    RequestChange {
         time_limit_minutes: job.time_limit_minutes,
         partition: text(&job.partition),
         nodes: u32::try_from(tres.nodes().max(u64::from(job.node_count)).max(1)).ok(),

@@ -35,7 +35,7 @@ const MAX_TIMELINE_ENTRIES: usize = 20;
 
 /// State of a run that is or was pending.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Run {
+pub struct PendingRun {
     /// Id of the event that introduced the run. The ids of explanations from snapshots are derived from it.
     pub first_cause: String,
     /// Id of the newest event handled.
@@ -106,7 +106,7 @@ pub struct TimelineEntry {
     pub amounts: BTreeMap<String, u64>,
 }
 
-impl Run {
+impl PendingRun {
     /// The account charged.
     pub fn account(&self) -> &str {
         &self.owner.account
@@ -250,7 +250,7 @@ pub enum UpdateOutcome {
 
 /// Handles an event about a job.
 pub fn heard(
-    runs: &mut BTreeMap<String, Run>,
+    runs: &mut BTreeMap<String, PendingRun>,
     event: &Event,
     view: ClusterView<'_>,
     now: DateTime<Utc>,
@@ -284,7 +284,7 @@ pub fn heard(
         }
         (RunUpdate::Waits | RunUpdate::Released, Some(run)) => run,
         (RunUpdate::Waits | RunUpdate::Released, None) => {
-            runs.entry(job.run.clone()).or_insert_with(|| Run {
+            runs.entry(job.run.clone()).or_insert_with(|| PendingRun {
                 first_cause: event.id.clone(),
                 last_cause: String::new(),
                 seq: 0,
@@ -340,7 +340,7 @@ pub fn heard(
 
 /// What a snapshot changed in a run.
 #[derive(Debug, Default)]
-pub struct Seen {
+pub struct SnapshotUpdate {
     /// True if its state has changed.
     pub is_changed: bool,
     /// Event to publish.
@@ -348,17 +348,27 @@ pub struct Seen {
 }
 
 /// Updates a pending run from a new snapshot.
-pub fn seen(run: &mut Run, cluster: &str, view: ClusterView<'_>, now: DateTime<Utc>) -> Seen {
+pub fn apply_snapshot(
+    run: &mut PendingRun,
+    cluster: &str,
+    view: ClusterView<'_>,
+    now: DateTime<Utc>,
+) -> SnapshotUpdate {
     let was_known = run.first_p90.is_some();
     let event = late(run, cluster, view, now).or_else(|| moved_start(run, cluster, view, now));
-    Seen {
+    SnapshotUpdate {
         is_changed: event.is_some() || run.first_p90.is_some() != was_known,
         event,
     }
 }
 
 /// An event about a run that waits beyond its first P90, once.
-fn late(run: &mut Run, cluster: &str, view: ClusterView<'_>, now: DateTime<Utc>) -> Option<Event> {
+fn late(
+    run: &mut PendingRun,
+    cluster: &str,
+    view: ClusterView<'_>,
+    now: DateTime<Utc>,
+) -> Option<Event> {
     if run.left_at.is_some() || run.class.is_none() || run.is_late {
         return None;
     }
@@ -396,7 +406,7 @@ fn late(run: &mut Run, cluster: &str, view: ClusterView<'_>, now: DateTime<Utc>)
 
 /// An event about the expected start of a run, if one is due.
 fn moved_start(
-    run: &mut Run,
+    run: &mut PendingRun,
     cluster: &str,
     view: ClusterView<'_>,
     now: DateTime<Utc>,
@@ -428,7 +438,7 @@ fn moved_start(
 
 /// The event of an explanation that a snapshot caused.
 fn snapshot_event(
-    run: &mut Run,
+    run: &mut PendingRun,
     cluster: &str,
     explanation: Explanation,
     taken_at: DateTime<Utc>,
@@ -456,7 +466,7 @@ fn moved(published: Option<i64>, start: i64, now: i64) -> bool {
 }
 
 /// Removes runs that left the queue long ago, or in the far future because the clock was ahead. True if there were any.
-pub fn expire(runs: &mut BTreeMap<String, Run>, now: DateTime<Utc>) -> bool {
+pub fn expire(runs: &mut BTreeMap<String, PendingRun>, now: DateTime<Utc>) -> bool {
     let before = runs.len();
     let retention = RUN_RETENTION.num_seconds().unsigned_abs();
     runs.retain(|_, run| {

@@ -26,7 +26,7 @@ pub const MAX_CHANGES: usize = 8;
 /// What is different in a request. Absent: as it is.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Change {
+pub struct RequestChange {
     /// Time limit in minutes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub time_limit_minutes: Option<u32>,
@@ -55,9 +55,9 @@ pub struct Change {
 
 /// When a job may start with a request.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Answer {
+pub struct VariantEstimate {
     /// What is different.
-    pub change: Change,
+    pub change: RequestChange,
     /// `faster` or `later` if that is probable, `same` if not, `possible` if it could not start before, `refused`, or `unknown`.
     pub verdict: &'static str,
     /// The answer in a sentence.
@@ -75,7 +75,7 @@ pub struct Answer {
 }
 
 /// A question about other requests.
-pub struct Question<'a> {
+pub struct WhatIfRequest<'a> {
     /// What the estimates were made from.
     pub basis: &'a Basis,
     /// The job as it is.
@@ -88,16 +88,16 @@ pub struct Question<'a> {
 
 /// The present request, and its variants.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Answers {
+pub struct WhatIfEstimate {
     /// Estimate of the job as it is. Absent if it cannot start, or if too little is known.
     pub estimate: Option<StartEstimate>,
     /// Why it can never start as it is. Empty if it can.
     pub refused: String,
     /// The variants, in the order of the question.
-    pub variants: Vec<Answer>,
+    pub variants: Vec<VariantEstimate>,
 }
 
-impl Change {
+impl RequestChange {
     /// The job with the change.
     pub fn apply(&self, job: &Job) -> Job {
         let mut changed = job.clone();
@@ -164,9 +164,9 @@ pub fn whole_nodes(partitions: &str, nodes: u32, evidence: &Evidence) -> Option<
     Some(tres)
 }
 
-impl Question<'_> {
-    /// Answers it.
-    pub fn answer(&self, changes: &[Change]) -> Answers {
+impl WhatIfRequest<'_> {
+    /// WhatIfEstimate it.
+    pub fn answer(&self, changes: &[RequestChange]) -> WhatIfEstimate {
         let queue = self.queue();
         let job = self.waiting.job;
         let (snapshot, order) = (&queue.snapshot, &queue.order);
@@ -183,7 +183,7 @@ impl Question<'_> {
         });
         // Only what can start is run forward.
         let mut variants = Vec::new();
-        let mut answers: Vec<Answer> = changes
+        let mut answers: Vec<VariantEstimate> = changes
             .iter()
             .map(|change| {
                 let changed = change.apply(job);
@@ -192,14 +192,16 @@ impl Question<'_> {
                     .refusal(&changed, account)
                     .or_else(|| self.contradiction(&changed));
                 match (refusal, self.variant(&changed, order)) {
-                    (Some(summary), _) => Answer::without_effect(change, "refused", summary),
+                    (Some(summary), _) => {
+                        VariantEstimate::without_effect(change, "refused", summary)
+                    }
                     (None, None) => {
                         let summary = "Its nodes are not known.".to_owned();
-                        Answer::without_effect(change, "unknown", summary)
+                        VariantEstimate::without_effect(change, "unknown", summary)
                     }
                     (None, Some(variant)) => {
                         variants.push(variant);
-                        Answer::without_effect(change, "", String::new())
+                        VariantEstimate::without_effect(change, "", String::new())
                     }
                 }
             })
@@ -229,7 +231,7 @@ impl Question<'_> {
                 }
             }
         }
-        Answers {
+        WhatIfEstimate {
             estimate,
             refused,
             variants: answers,
@@ -332,7 +334,7 @@ impl Question<'_> {
         Some(Variant { job, position })
     }
 
-    fn compare(&self, answer: &mut Answer, effect: Effect) {
+    fn compare(&self, answer: &mut VariantEstimate, effect: Effect) {
         self.show(answer, [effect.p50, effect.p90]);
         answer.earlier_percent = Some(effect.earlier);
         answer.later_percent = Some(effect.later);
@@ -358,7 +360,7 @@ impl Question<'_> {
         answer.summary += &self.times(answer);
     }
 
-    fn alone(&self, answer: &mut Answer, snapshot: &Snapshot, variant: &Variant) {
+    fn alone(&self, answer: &mut VariantEstimate, snapshot: &Snapshot, variant: &Variant) {
         let mut changed = snapshot.clone();
         changed
             .waiting
@@ -371,13 +373,13 @@ impl Question<'_> {
         answer.summary = format!("It could start.{}", self.times(answer));
     }
 
-    fn show(&self, answer: &mut Answer, bounds: [Option<i64>; 2]) {
+    fn show(&self, answer: &mut VariantEstimate, bounds: [Option<i64>; 2]) {
         let at = self.basis.view.snapshot.at;
         let time = |wait: Option<i64>| DateTime::from_timestamp(at + wait?, 0);
         [answer.start_p50, answer.start_p90] = bounds.map(time);
     }
 
-    fn times(&self, answer: &Answer) -> String {
+    fn times(&self, answer: &VariantEstimate) -> String {
         let moment = |time| moment(time, self.waiting.now);
         match (answer.start_p50, answer.start_p90) {
             (Some(p50), Some(p90)) => {
@@ -404,8 +406,8 @@ struct Asked {
     index: Option<usize>,
 }
 
-impl Answer {
-    fn without_effect(change: &Change, verdict: &'static str, summary: String) -> Self {
+impl VariantEstimate {
+    fn without_effect(change: &RequestChange, verdict: &'static str, summary: String) -> Self {
         Self {
             change: change.clone(),
             verdict,

@@ -69,8 +69,8 @@ impl Webhooks {
     /// Requests permission to send a test now.
     pub(super) async fn turn(&self, endpoint: &Endpoint) -> Result<TestPermit<'_>, ApiError> {
         let (name, now) = (&endpoint.name, clock::now());
-        let places = Arc::clone(&self.shared.places).try_acquire_owned();
-        let place = places.map_err(|_| ApiError::TooMany {
+        let in_flight_limit = Arc::clone(&self.shared.in_flight_limit).try_acquire_owned();
+        let place = in_flight_limit.map_err(|_| ApiError::TooMany {
             problem: "as many requests as may be (max_in_flight) are under way".to_owned(),
             after: DEFAULT_RETRY_AFTER_SECS,
         })?;
@@ -91,7 +91,7 @@ impl Webhooks {
             _place: place,
         };
         let spent = match self.worker_pool.worker(name) {
-            Some(worker) => worker.spend(now).await?,
+            Some(worker) => worker.charge(now).await?,
             None => self.turns.spend(endpoint, now),
         };
         spent.map_err(|next| ApiError::TooMany {

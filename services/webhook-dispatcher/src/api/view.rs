@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 
 use super::{ApiError, Webhooks};
 use crate::attempt::circuit::{LONGEST, OpenCircuit};
-use crate::attempt::gate::{Held, StoredGate};
+use crate::attempt::gate::{RetryAfterPause, StoredGate};
 use crate::clock;
 use crate::store::cursors::Missed;
 use crate::store::endpoint_stats::{Counts, EndpointStats};
@@ -46,7 +46,7 @@ pub struct Webhook {
     pub circuit: Circuit,
     /// Pause requested by the receiver (`Retry-After`). Absent if there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub held: Option<Held>,
+    pub held: Option<RetryAfterPause>,
     /// Events that the bus no longer had when the webhook came to them, for example after a pause of weeks. Absent if
     /// there were none.
     #[serde(skip_serializing_if = "Option::is_none")]

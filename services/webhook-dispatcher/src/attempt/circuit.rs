@@ -109,7 +109,7 @@ impl Circuit {
         self.open.as_ref()
     }
 
-    /// True if [`Circuit::enter`] would grant a permit.
+    /// True if [`Circuit::try_acquire`] would grant a permit.
     pub fn lets_in(&self, policy: &CircuitPolicy, now: DateTime<Utc>) -> bool {
         match &self.open {
             None => true,
@@ -123,7 +123,11 @@ impl Circuit {
     }
 
     /// Requests permission for an attempt.
-    pub fn enter(&mut self, policy: &CircuitPolicy, now: DateTime<Utc>) -> Option<CircuitPermit> {
+    pub fn try_acquire(
+        &mut self,
+        policy: &CircuitPolicy,
+        now: DateTime<Utc>,
+    ) -> Option<CircuitPermit> {
         if !self.lets_in(policy, now) {
             return None;
         }
@@ -141,22 +145,22 @@ impl Circuit {
     }
 
     /// True if this is the permit of the current probe.
-    pub(super) fn awaits(&self, pass: CircuitPermit) -> bool {
-        matches!(pass, CircuitPermit::Probe(number) if self.probe == Some(number))
+    pub(super) fn awaits(&self, permit: CircuitPermit) -> bool {
+        matches!(permit, CircuitPermit::Probe(number) if self.probe == Some(number))
     }
 
     /// Records the result of an attempt. `jitter` is a random number in 0..1.
-    pub fn ended(
+    pub fn record_result(
         &mut self,
-        pass: CircuitPermit,
-        sign: CircuitSignal,
+        permit: CircuitPermit,
+        signal: CircuitSignal,
         reason: &str,
         policy: &CircuitPolicy,
         now: DateTime<Utc>,
         jitter: f64,
     ) {
-        let probed = self.abandon(pass);
-        match (sign, &self.open) {
+        let probed = self.release(permit);
+        match (signal, &self.open) {
             (CircuitSignal::Nothing, _) => {}
             (CircuitSignal::Alive, _) => {
                 self.failures = 0;
@@ -191,8 +195,8 @@ impl Circuit {
     }
 
     /// Releases a permit without a result, so that another probe may be sent. Returns true if it was the probe.
-    pub fn abandon(&mut self, pass: CircuitPermit) -> bool {
-        let probed = self.awaits(pass);
+    pub fn release(&mut self, permit: CircuitPermit) -> bool {
+        let probed = self.awaits(permit);
         if probed {
             self.probe = None;
         }
@@ -218,11 +222,11 @@ mod tests {
     }
 
     impl Circuit {
-        fn attempt(&mut self, sign: CircuitSignal, now: DateTime<Utc>, jitter: f64) -> bool {
-            let Some(pass) = self.enter(&POLICY, now) else {
+        fn attempt(&mut self, signal: CircuitSignal, now: DateTime<Utc>, jitter: f64) -> bool {
+            let Some(permit) = self.try_acquire(&POLICY, now) else {
                 return false;
             };
-            self.ended(pass, sign, "status 503", &POLICY, now, jitter);
+            self.record_result(permit, signal, "status 503", &POLICY, now, jitter);
             true
         }
 
@@ -260,20 +264,20 @@ mod tests {
     #[test]
     fn one_probe_at_a_time_and_what_was_under_way_before_counts_only_for_good() {
         let mut circuit = Circuit::default();
-        let [early, late] = [0; 2].map(|_| circuit.enter(&POLICY, at(0)).unwrap());
+        let [early, late] = [0; 2].map(|_| circuit.try_acquire(&POLICY, at(0)).unwrap());
         circuit.fail(3, 0);
-        circuit.ended(early, CircuitSignal::Failing, "", &POLICY, at(1), 1.0);
+        circuit.record_result(early, CircuitSignal::Failing, "", &POLICY, at(1), 1.0);
         assert_eq!(circuit.open().unwrap().openings, 1);
-        let probe = circuit.enter(&POLICY, at(10)).unwrap();
-        assert_eq!(circuit.enter(&POLICY, at(10)), None);
+        let probe = circuit.try_acquire(&POLICY, at(10)).unwrap();
+        assert_eq!(circuit.try_acquire(&POLICY, at(10)), None);
         assert!(circuit.is_probing());
-        assert!(circuit.abandon(probe), "as if it had never been");
-        let probe = circuit.enter(&POLICY, at(10)).unwrap();
-        circuit.ended(probe, CircuitSignal::Nothing, "", &POLICY, at(11), 1.0);
-        let probe = circuit.enter(&POLICY, at(11)).unwrap();
-        circuit.ended(late, CircuitSignal::Alive, "", &POLICY, at(12), 1.0);
+        assert!(circuit.release(probe), "as if it had never been");
+        let probe = circuit.try_acquire(&POLICY, at(10)).unwrap();
+        circuit.record_result(probe, CircuitSignal::Nothing, "", &POLICY, at(11), 1.0);
+        let probe = circuit.try_acquire(&POLICY, at(11)).unwrap();
+        circuit.record_result(late, CircuitSignal::Alive, "", &POLICY, at(12), 1.0);
         assert_eq!(circuit.open(), None);
-        circuit.ended(probe, CircuitSignal::Failing, "", &POLICY, at(13), 1.0);
+        circuit.record_result(probe, CircuitSignal::Failing, "", &POLICY, at(13), 1.0);
         assert_eq!(circuit.open(), None, "one failure of three");
     }
 
@@ -291,7 +295,7 @@ mod tests {
         };
         let mut circuit = Circuit::default();
         for _ in 0..1_000 {
-            circuit.ended(
+            circuit.record_result(
                 CircuitPermit::Regular,
                 CircuitSignal::Failing,
                 "",
@@ -315,26 +319,26 @@ mod tests {
                 if what < 2 {
                     now += later;
                     let lets_in = circuit.lets_in(&POLICY, at(now));
-                    let pass = circuit.enter(&POLICY, at(now));
-                    prop_assert_eq!(pass.is_some(), lets_in);
-                    let probes = under_way.iter().filter(|pass| matches!(pass, CircuitPermit::Probe(_))).count();
-                    match (&before, pass) {
-                        (None, pass) => prop_assert_eq!(pass, Some(CircuitPermit::Regular)),
-                        (Some(open), Some(pass)) => {
-                            prop_assert!(matches!(pass, CircuitPermit::Probe(_)) && at(now) >= open.until);
+                    let permit = circuit.try_acquire(&POLICY, at(now));
+                    prop_assert_eq!(permit.is_some(), lets_in);
+                    let probes = under_way.iter().filter(|permit| matches!(permit, CircuitPermit::Probe(_))).count();
+                    match (&before, permit) {
+                        (None, permit) => prop_assert_eq!(permit, Some(CircuitPermit::Regular)),
+                        (Some(open), Some(permit)) => {
+                            prop_assert!(matches!(permit, CircuitPermit::Probe(_)) && at(now) >= open.until);
                         }
                         (Some(open), None) => prop_assert!(at(now) < open.until || probes > 0),
                     }
-                    under_way.extend(pass);
+                    under_way.extend(permit);
                     continue;
                 }
                 if under_way.is_empty() {
                     continue;
                 }
-                let pass = under_way.swap_remove(which % under_way.len());
-                let sign = [CircuitSignal::Alive, CircuitSignal::Failing, CircuitSignal::Failing, CircuitSignal::Nothing][usize::from(what - 2)];
-                circuit.ended(pass, sign, "", &POLICY, at(now), jitter);
-                match (sign, before, circuit.open()) {
+                let permit = under_way.swap_remove(which % under_way.len());
+                let signal = [CircuitSignal::Alive, CircuitSignal::Failing, CircuitSignal::Failing, CircuitSignal::Nothing][usize::from(what - 2)];
+                circuit.record_result(permit, signal, "", &POLICY, at(now), jitter);
+                match (signal, before, circuit.open()) {
                     (CircuitSignal::Alive, _, after) => {
                         prop_assert_eq!(after, None);
                         row = 0;

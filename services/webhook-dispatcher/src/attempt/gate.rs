@@ -33,7 +33,7 @@ pub struct AdmissionRules {
 /// A pause requested by the receiver.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[schema(as = WebhookHold)]
-pub struct Held {
+pub struct RetryAfterPause {
     /// Start of the pause.
     pub since: DateTime<Utc>,
     /// End of the pause.
@@ -42,7 +42,7 @@ pub struct Held {
     pub reason: String,
 }
 
-impl Held {
+impl RetryAfterPause {
     /// True if a probe may be sent. A clock that was set back does not extend the pause.
     fn is_over(&self, max: Duration, now: DateTime<Utc>) -> bool {
         let max = TimeDelta::from_std(max).unwrap_or(TimeDelta::MAX);
@@ -56,7 +56,7 @@ pub struct State {
     /// The circuit, while it is open.
     pub open: Option<OpenCircuit>,
     /// The pause requested by the receiver.
-    pub held: Option<Held>,
+    pub held: Option<RetryAfterPause>,
 }
 
 /// The gate as stored.
@@ -81,7 +81,7 @@ impl StoredGate {
 /// What an attempt reveals about its endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AttemptSignal {
-    sign: CircuitSignal,
+    circuit: CircuitSignal,
     until: Option<DateTime<Utc>>,
 }
 
@@ -98,7 +98,7 @@ impl AttemptSignal {
             Outcome::Retry { after } if cause == Some(Cause::Limited) || status == 503 => *after,
             _ => None,
         };
-        let sign = match (outcome, cause) {
+        let signal = match (outcome, cause) {
             (_, Some(Cause::Content)) => CircuitSignal::Nothing,
             // A receiver that sends `Retry-After` works.
             (Outcome::Retry { .. }, Some(Cause::Limited)) if after.is_some() => {
@@ -108,7 +108,10 @@ impl AttemptSignal {
             _ => CircuitSignal::Alive,
         };
         let until = after.map(|after: RetryAfter| after.at(now, rules.max_retry_after));
-        Self { sign, until }
+        Self {
+            circuit: signal,
+            until,
+        }
     }
 }
 
@@ -127,7 +130,7 @@ pub enum Closed {
 #[derive(Clone, Debug, Default)]
 pub struct Gate {
     circuit: Circuit,
-    held: Option<Held>,
+    held: Option<RetryAfterPause>,
     bucket: Bucket,
 }
 
@@ -182,21 +185,25 @@ impl Gate {
     }
 
     /// Requests permission for an attempt.
-    pub fn enter(&mut self, rules: &AdmissionRules, now: DateTime<Utc>) -> Option<CircuitPermit> {
+    pub fn try_acquire(
+        &mut self,
+        rules: &AdmissionRules,
+        now: DateTime<Utc>,
+    ) -> Option<CircuitPermit> {
         self.available(rules, now).ok()?;
-        let pass = match self.held {
+        let permit = match self.held {
             Some(_) => self.circuit.probe(),
-            None => self.circuit.enter(&rules.circuit, now)?,
+            None => self.circuit.try_acquire(&rules.circuit, now)?,
         };
         if let Some(limit) = &rules.limit {
             self.bucket.take(limit, now);
         }
-        Some(pass)
+        Some(permit)
     }
 
     /// Counts a request that is not subject to the gate. Returns the earliest time for it if the rate limit is
     /// exhausted.
-    pub fn spend(
+    pub fn charge(
         &mut self,
         rules: &AdmissionRules,
         now: DateTime<Utc>,
@@ -208,9 +215,9 @@ impl Gate {
     }
 
     /// Records the result of an attempt. Returns true if the stored state changed.
-    pub fn ended(
+    pub fn record_result(
         &mut self,
-        pass: CircuitPermit,
+        permit: CircuitPermit,
         signal: &AttemptSignal,
         reason: &str,
         rules: &AdmissionRules,
@@ -218,15 +225,15 @@ impl Gate {
         jitter: f64,
     ) -> bool {
         let before = self.state();
-        let probed = self.circuit.awaits(pass);
+        let probed = self.circuit.awaits(permit);
         self.circuit
-            .ended(pass, signal.sign, reason, &rules.circuit, now, jitter);
+            .record_result(permit, signal.circuit, reason, &rules.circuit, now, jitter);
         if let Some(until) = signal.until.filter(|until| *until > now) {
             if self.held.as_ref().is_none_or(|held| held.until < until) {
                 self.hold(until, reason, now);
             }
         } else if probed && self.held.is_some() {
-            match signal.sign {
+            match signal.circuit {
                 CircuitSignal::Alive => self.held = None,
                 // From now on the circuit schedules the probes.
                 CircuitSignal::Failing if self.circuit.open().is_some() => self.held = None,
@@ -242,7 +249,7 @@ impl Gate {
     }
 
     fn hold(&mut self, until: DateTime<Utc>, reason: &str, now: DateTime<Utc>) {
-        self.held = Some(Held {
+        self.held = Some(RetryAfterPause {
             since: self.held.take().map_or(now, |held| held.since),
             until,
             reason: reason.to_owned(),
@@ -250,8 +257,8 @@ impl Gate {
     }
 
     /// Releases a permit without a result.
-    pub fn abandon(&mut self, pass: CircuitPermit) {
-        self.circuit.abandon(pass);
+    pub fn release(&mut self, permit: CircuitPermit) {
+        self.circuit.release(permit);
     }
 }
 
@@ -305,11 +312,14 @@ mod tests {
             (429, Some(9), CircuitSignal::Alive, Some(9)),
             (429, None, CircuitSignal::Failing, None),
         ];
-        for (status, after, sign, until) in signs {
+        for (status, after, signal, until) in signs {
             let until = until.map(at);
             assert_eq!(
                 signal(status, after, 0),
-                AttemptSignal { sign, until },
+                AttemptSignal {
+                    circuit: signal,
+                    until
+                },
                 "{status}"
             );
         }
@@ -317,7 +327,7 @@ mod tests {
             reason: String::new(),
         };
         let unsent = AttemptSignal::of(&unsent, Some(Cause::Content), 0, &RULES, at(0));
-        assert_eq!(unsent.sign, CircuitSignal::Nothing);
+        assert_eq!(unsent.circuit, CircuitSignal::Nothing);
         let unanswered = Outcome::Retry { after: None };
         for cause in [
             Cause::Unreachable,
@@ -326,19 +336,26 @@ mod tests {
             Cause::Address,
         ] {
             let signal = AttemptSignal::of(&unanswered, Some(cause), 0, &RULES, at(0));
-            assert_eq!(signal.sign, CircuitSignal::Failing);
+            assert_eq!(signal.circuit, CircuitSignal::Failing);
         }
     }
 
     #[test]
     fn a_receiver_that_asks_for_a_pause_gets_it_from_the_whole_endpoint() {
         let mut gate = Gate::default();
-        let pass = gate.enter(&RULES, at(0)).unwrap();
-        assert!(gate.ended(pass, &signal(429, Some(30), 0), "slow", &RULES, at(0), 1.0));
+        let permit = gate.try_acquire(&RULES, at(0)).unwrap();
+        assert!(gate.record_result(
+            permit,
+            &signal(429, Some(30), 0),
+            "slow",
+            &RULES,
+            at(0),
+            1.0
+        ));
         assert_eq!(gate.available(&RULES, at(29)), Err(Closed::Until(at(30))));
-        assert_eq!(gate.enter(&RULES, at(29)), None);
+        assert_eq!(gate.try_acquire(&RULES, at(29)), None);
         // A request from before the pause asks for less: the longer pause counts.
-        assert!(!gate.ended(
+        assert!(!gate.record_result(
             CircuitPermit::Regular,
             &signal(429, Some(5), 1),
             "",
@@ -346,7 +363,7 @@ mod tests {
             at(1),
             1.0
         ));
-        assert!(gate.ended(
+        assert!(gate.record_result(
             CircuitPermit::Regular,
             &signal(503, Some(60), 1),
             "down",
@@ -360,28 +377,35 @@ mod tests {
             (at(0), at(61), "down")
         );
         let mut next = Gate::new(gate.state());
-        let pass = next.enter(&RULES, at(61)).unwrap();
-        assert!(next.ended(pass, &signal(204, None, 61), "", &RULES, at(61), 1.0));
+        let permit = next.try_acquire(&RULES, at(61)).unwrap();
+        assert!(next.record_result(permit, &signal(204, None, 61), "", &RULES, at(61), 1.0));
         assert_eq!(next.state(), State::default());
     }
 
     #[test]
     fn after_a_pause_one_goes_first_and_only_its_success_lets_the_rest_follow() {
         let mut gate = Gate::default();
-        let early = gate.enter(&RULES, at(0)).unwrap();
-        let pass = gate.enter(&RULES, at(0)).unwrap();
-        gate.ended(pass, &signal(429, Some(30), 0), "slow", &RULES, at(0), 1.0);
+        let early = gate.try_acquire(&RULES, at(0)).unwrap();
+        let permit = gate.try_acquire(&RULES, at(0)).unwrap();
+        gate.record_result(
+            permit,
+            &signal(429, Some(30), 0),
+            "slow",
+            &RULES,
+            at(0),
+            1.0,
+        );
         // Before and after a restart.
         for mut gate in [gate.clone(), Gate::new(gate.state())] {
             assert_eq!(gate.available(&RULES, at(30)), Ok(1));
-            let probe = gate.enter(&RULES, at(30)).unwrap();
+            let probe = gate.try_acquire(&RULES, at(30)).unwrap();
             assert!(matches!(probe, CircuitPermit::Probe(_)));
             assert_eq!(gate.available(&RULES, at(31)), Err(Closed::Probing));
             // A request sent before the pause does not end it.
-            gate.ended(early, &signal(204, None, 31), "", &RULES, at(31), 1.0);
+            gate.record_result(early, &signal(204, None, 31), "", &RULES, at(31), 1.0);
             assert_eq!(gate.available(&RULES, at(31)), Err(Closed::Probing));
             // A second pause, then a failure without `Retry-After`.
-            gate.ended(
+            gate.record_result(
                 probe,
                 &signal(429, Some(20), 32),
                 "slow",
@@ -390,13 +414,13 @@ mod tests {
                 1.0,
             );
             assert_eq!(gate.available(&RULES, at(51)), Err(Closed::Until(at(52))));
-            let probe = gate.enter(&RULES, at(52)).unwrap();
-            gate.ended(probe, &signal(500, None, 53), "down", &RULES, at(53), 1.0);
+            let probe = gate.try_acquire(&RULES, at(52)).unwrap();
+            gate.record_result(probe, &signal(500, None, 53), "down", &RULES, at(53), 1.0);
             assert_eq!(gate.available(&RULES, at(53)), Err(Closed::Until(at(63))));
-            let probe = gate.enter(&RULES, at(63)).unwrap();
-            gate.abandon(probe);
-            let probe = gate.enter(&RULES, at(63)).unwrap();
-            gate.ended(probe, &signal(204, None, 64), "", &RULES, at(64), 1.0);
+            let probe = gate.try_acquire(&RULES, at(63)).unwrap();
+            gate.release(probe);
+            let probe = gate.try_acquire(&RULES, at(63)).unwrap();
+            gate.record_result(probe, &signal(204, None, 64), "", &RULES, at(64), 1.0);
             assert_eq!(gate.available(&RULES, at(64)), Ok(usize::MAX));
             assert_eq!(gate.state(), State::default());
         }
@@ -405,11 +429,11 @@ mod tests {
     #[test]
     fn a_probe_that_fails_may_open_the_circuit_and_a_clock_set_back_ends_a_pause() {
         let mut gate = Gate::default();
-        let pass = gate.enter(&RULES, at(0)).unwrap();
-        gate.ended(pass, &signal(503, Some(30), 0), "", &RULES, at(0), 1.0);
+        let permit = gate.try_acquire(&RULES, at(0)).unwrap();
+        gate.record_result(permit, &signal(503, Some(30), 0), "", &RULES, at(0), 1.0);
         assert_eq!(gate.available(&RULES, at(-4_000)), Ok(1));
-        let probe = gate.enter(&RULES, at(30)).unwrap();
-        gate.ended(probe, &signal(503, None, 30), "", &RULES, at(30), 1.0);
+        let probe = gate.try_acquire(&RULES, at(30)).unwrap();
+        gate.record_result(probe, &signal(503, None, 30), "", &RULES, at(30), 1.0);
         let state = gate.state();
         assert!(state.open.is_some() && state.held.is_none(), "{state:?}");
     }
@@ -418,14 +442,14 @@ mod tests {
     fn a_half_open_circuit_has_room_for_one() {
         let mut gate = Gate::default();
         for _ in 0..2 {
-            let pass = gate.enter(&RULES, at(0)).unwrap();
-            gate.ended(pass, &signal(500, None, 0), "", &RULES, at(0), 1.0);
+            let permit = gate.try_acquire(&RULES, at(0)).unwrap();
+            gate.record_result(permit, &signal(500, None, 0), "", &RULES, at(0), 1.0);
         }
         assert_eq!(gate.available(&RULES, at(9)), Err(Closed::Until(at(10))));
         assert_eq!(gate.available(&RULES, at(10)), Ok(1));
-        let probe = gate.enter(&RULES, at(10)).unwrap();
+        let probe = gate.try_acquire(&RULES, at(10)).unwrap();
         assert_eq!(gate.available(&RULES, at(10)), Err(Closed::Probing));
-        gate.abandon(probe);
+        gate.release(probe);
         assert_eq!(gate.available(&RULES, at(10)), Ok(1));
     }
 
@@ -439,8 +463,8 @@ mod tests {
             let rules = AdmissionRules { limit: limited.then_some(limit), ..RULES };
             let mut gate = Gate::default();
             for _ in 0..2 {
-                if let Some(pass) = gate.enter(&rules, at(ahead)) {
-                    gate.ended(pass, &signal(status, after, ahead), "", &rules, at(ahead), jitter);
+                if let Some(permit) = gate.try_acquire(&rules, at(ahead)) {
+                    gate.record_result(permit, &signal(status, after, ahead), "", &rules, at(ahead), jitter);
                 }
             }
             let longest = rules.max_retry_after.max(rules.circuit.max_interval);
@@ -467,23 +491,23 @@ mod tests {
                     Ok(available) => {
                         let mut trial = gate.clone();
                         for _ in 0..available.min(10) {
-                            prop_assert!(trial.enter(&rules, at(now)).is_some());
+                            prop_assert!(trial.try_acquire(&rules, at(now)).is_some());
                         }
-                        prop_assert!(available > 10 || trial.enter(&rules, at(now)).is_none());
+                        prop_assert!(available > 10 || trial.try_acquire(&rules, at(now)).is_none());
                     }
                     Err(closed) => {
-                        prop_assert!(gate.clone().enter(&rules, at(now)).is_none());
+                        prop_assert!(gate.clone().try_acquire(&rules, at(now)).is_none());
                         if let Closed::Until(until) = closed {
                             prop_assert!(until > at(now) && until <= at(now) + TimeDelta::seconds(120));
                         }
                     }
                 }
-                under_way.extend(gate.enter(&rules, at(now)));
+                under_way.extend(gate.try_acquire(&rules, at(now)));
                 let answers = [(204, None), (404, None), (500, None), (500, None), (503, Some(20)), (429, Some(120))];
                 let (status, after) = answers[what];
-                if let Some(pass) = (jitter < 0.7).then(|| under_way.pop()).flatten() {
+                if let Some(permit) = (jitter < 0.7).then(|| under_way.pop()).flatten() {
                     let before = gate.state();
-                    let changed = gate.ended(pass, &signal(status, after, now), "", &rules, at(now), jitter);
+                    let changed = gate.record_result(permit, &signal(status, after, now), "", &rules, at(now), jitter);
                     prop_assert_eq!(changed, gate.state() != before);
                 }
             }

@@ -90,7 +90,7 @@ impl Admission {
 /// Permission to make one attempt. Dropping it without a signal changes nothing.
 pub struct AdmissionPermit<'a> {
     worker: &'a EndpointWorker,
-    pass: Option<CircuitPermit>,
+    permit: Option<CircuitPermit>,
 }
 
 impl EndpointWorker {
@@ -122,10 +122,10 @@ impl EndpointWorker {
     ///
     /// # Errors
     /// If the database read fails.
-    pub async fn spend(&self, now: DateTime<Utc>) -> Result<Result<(), DateTime<Utc>>, Error> {
+    pub async fn charge(&self, now: DateTime<Utc>) -> Result<Result<(), DateTime<Utc>>, Error> {
         self.read_gate().await?;
         let rules = &self.admission.rules;
-        Ok(self.admission.with(|gate| gate.spend(rules, now)))
+        Ok(self.admission.with(|gate| gate.charge(rules, now)))
     }
 
     /// Waits until the rate limit admits a new event.
@@ -157,17 +157,20 @@ impl EndpointWorker {
     }
 
     /// Requests permission for an attempt.
-    pub fn enter(&self) -> Option<AdmissionPermit<'_>> {
+    pub fn try_acquire(&self) -> Option<AdmissionPermit<'_>> {
         let rules = &self.admission.rules;
-        let pass = self
+        let permit = self
             .admission
-            .with(|gate| gate.enter(rules, clock::now()))?;
+            .with(|gate| gate.try_acquire(rules, clock::now()))?;
         if rules.limit.is_some() {
             // The loop for due deliveries recomputes the time of the next attempt.
             self.wake();
         }
-        let pass = Some(pass);
-        Some(AdmissionPermit { worker: self, pass })
+        let permit = Some(permit);
+        Some(AdmissionPermit {
+            worker: self,
+            permit,
+        })
     }
 
     /// Wakes what waits for the gate.
@@ -179,8 +182,8 @@ impl EndpointWorker {
 
 impl AdmissionPermit<'_> {
     /// Updates the gate with the result of the attempt. A changed state is stored with the delivery.
-    pub fn ended(mut self, delivery: &mut Delivery, signal: &AttemptSignal) {
-        let Some(pass) = self.pass.take() else {
+    pub fn record_result(mut self, delivery: &mut Delivery, signal: &AttemptSignal) {
+        let Some(permit) = self.permit.take() else {
             return;
         };
         let admission = &self.worker.admission;
@@ -188,10 +191,10 @@ impl AdmissionPermit<'_> {
         let error = &delivery.error;
         let (before, changed, state) = admission.with(|gate| {
             let before = gate.state();
-            let changed = gate.ended(pass, signal, error, &admission.rules, now, jitter);
+            let changed = gate.record_result(permit, signal, error, &admission.rules, now, jitter);
             (before, changed, gate.state())
         });
-        if matches!(pass, CircuitPermit::Probe(_)) || changed {
+        if matches!(permit, CircuitPermit::Probe(_)) || changed {
             self.worker.gate_changed();
         }
         if !changed {
@@ -225,8 +228,8 @@ impl AdmissionPermit<'_> {
 
 impl Drop for AdmissionPermit<'_> {
     fn drop(&mut self) {
-        if let Some(pass) = self.pass.take() {
-            self.worker.admission.with(|gate| gate.abandon(pass));
+        if let Some(permit) = self.permit.take() {
+            self.worker.admission.with(|gate| gate.release(permit));
             self.worker.gate_changed();
         }
     }

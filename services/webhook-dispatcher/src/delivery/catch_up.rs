@@ -177,7 +177,7 @@ impl EndpointWorker {
             queue.advance(position);
             return Ok(());
         };
-        let mut events = StreamEvent::read_all(&page, &shared.facts, &shared.bus).await?;
+        let mut events = StreamEvent::read_all(&page, &shared.event_cache, &shared.bus).await?;
         events.retain(|event| event.replay.is_some() || queue.takes(event));
         queue.push_page(&events, last.stream_sequence);
         Ok(())

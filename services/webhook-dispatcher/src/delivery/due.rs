@@ -159,7 +159,7 @@ impl EndpointWorker {
         }
         let now = clock::now();
         let event = names::is_event(id)
-            .then(|| delivery.event(&self.shared.facts))
+            .then(|| delivery.event(&self.shared.event_cache))
             .transpose()?;
         let mut observed = event
             .as_ref()

@@ -52,7 +52,7 @@ pub struct WorkerContext {
     /// HTTP clients.
     pub http: Http,
     /// Recently decoded events.
-    pub facts: EventCache,
+    pub event_cache: EventCache,
     /// Slurm's `ClusterName`.
     pub cluster: String,
     /// Costs that arrived before their message.
@@ -66,7 +66,7 @@ pub struct WorkerContext {
     /// Signals that there are outcomes to publish.
     pub outcomes: Notify,
     /// Limits the requests in flight over all endpoints.
-    pub places: Arc<Semaphore>,
+    pub in_flight_limit: Arc<Semaphore>,
     /// Endpoints whose outcomes this dispatcher publishes.
     pub owned: RwLock<Vec<String>>,
     /// The reader of the public bus.
@@ -128,7 +128,7 @@ pub struct EndpointWorker {
     pub(crate) failing: FailureState,
     pub(crate) halted: AtomicBool,
     metrics: DeliveryMetrics,
-    places: ConcurrencyLimit,
+    in_flight_limit: ConcurrencyLimit,
     pub(crate) wake: Notify,
     under_way: Mutex<HashSet<String>>,
 }
@@ -166,7 +166,8 @@ impl EndpointWorker {
         let pending_companions = only_if(format.is_chat(), pending::companions);
         let besides = companions | array_companions | pending_companions;
         let subscription = Subscription::new(Arc::clone(&endpoint.filter), besides, created_at);
-        let places = ConcurrencyLimit::new(endpoint.concurrency, Arc::clone(&shared.places));
+        let in_flight_limit =
+            ConcurrencyLimit::new(endpoint.concurrency, Arc::clone(&shared.in_flight_limit));
         let admission = Admission::new(endpoint.rules(), revision);
         Arc::new_cyclic(|this| Self {
             events: Arc::new(EventQueue::new(
@@ -190,7 +191,7 @@ impl EndpointWorker {
             failing: FailureState::default(),
             halted: AtomicBool::new(false),
             metrics: DeliveryMetrics::default(),
-            places,
+            in_flight_limit,
             wake: Notify::new(),
             under_way: Mutex::default(),
             endpoint,
@@ -263,14 +264,14 @@ impl EndpointWorker {
             true => Some(self.admission.turn.lock().await),
             false => None,
         };
-        let (place, entry) = loop {
+        let (in_flight, permit) = loop {
             if is_new {
                 self.until_admitted().await?;
             }
-            let place = self.places.take().await;
+            let in_flight = self.in_flight_limit.take().await;
             self.may_send()?;
-            match self.enter() {
-                Some(entry) => break (place, entry),
+            match self.try_acquire() {
+                Some(permit) => break (in_flight, permit),
                 None if is_new => {}
                 // It stays due.
                 None => return Ok(()),
@@ -279,7 +280,7 @@ impl EndpointWorker {
         drop(turn);
         let sent = self.sent_notice(&delivery).await?;
         let (mut delivery, signal) = self.attempt(delivery).await?;
-        entry.ended(&mut delivery, &signal);
+        permit.record_result(&mut delivery, &signal);
         if let (State::Delivered, Some((key, sent))) = (delivery.state, sent) {
             delivery.keep.push((key, Some(sent)));
         }
@@ -289,7 +290,7 @@ impl EndpointWorker {
             self.metrics.delivered(name, observed, delivery.updated_at);
         }
         self.store(delivery).await?;
-        drop(place);
+        drop(in_flight);
         if let Some(auto_disable) = auto_disable {
             // Boxed: this rare future would otherwise enlarge every delivery's future.
             Box::pin(self.auto_disable(auto_disable)).await;
@@ -320,7 +321,7 @@ impl EndpointWorker {
             trace::adopt(&span, &delivery.trace);
         }
         async {
-            let mut sent = DeliveryContent::of(&delivery, &self.shared.cluster, &self.shared.facts)?;
+            let mut sent = DeliveryContent::of(&delivery, &self.shared.cluster, &self.shared.event_cache)?;
             // Boxed: only few endpoints need it.
             let (shared, format) = (&self.shared, &self.endpoint.format);
             Box::pin(spending::attach(&mut sent, &shared.bus, &shared.spending_wait, format, attempt)).await;

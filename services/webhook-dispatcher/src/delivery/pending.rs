@@ -205,7 +205,7 @@ impl EndpointWorker {
         if !delivery.pair.as_deref().is_some_and(pending::is_key) {
             return Ok(None);
         }
-        let event = delivery.event(&self.shared.facts)?;
+        let event = delivery.event(&self.shared.event_cache)?;
         let Some(notice) = self.notice(&event) else {
             return Ok(None);
         };

@@ -70,7 +70,7 @@ impl DeliveryContent {
     ///
     /// # Errors
     /// If the stored body is not an event.
-    pub fn of(delivery: &Delivery, cluster: &str, facts: &EventCache) -> Result<Self, Error> {
+    pub fn of(delivery: &Delivery, cluster: &str, event_cache: &EventCache) -> Result<Self, Error> {
         if names::is_event(&delivery.event_id) {
             let cost = delivery
                 .cost
@@ -78,7 +78,7 @@ impl DeliveryContent {
                 .and_then(|bytes| cost(bytes))
                 .map(Box::new);
             return Ok(Self::Event {
-                event: delivery.event(facts)?,
+                event: delivery.event(event_cache)?,
                 cost,
                 replay: names::replay(&delivery.event_id).map(str::to_owned),
                 spending: None,

@@ -23,7 +23,7 @@ use crate::endpoint::active_endpoint::{ActiveEndpoint, begin};
 use crate::endpoint::registry::Registry;
 use crate::error::Error;
 use crate::store::endpoints::{Activity, EndpointRow, EndpointSummary, Source};
-use crate::store::ownership::{Lease as Held, Step, Wanted, plan};
+use crate::store::ownership::{AssignableEndpoint, LeaseAction, StoredLease, plan};
 use crate::store::replicas::TTL;
 
 /// Interval between reconciliations of the workers.
@@ -215,7 +215,7 @@ impl WorkerPool {
         }
         let replicas = store.replicas().await?;
         let mut leases = store.leases().await?;
-        let outlines = store.outlines().await?;
+        let summaries = store.endpoint_summaries().await?;
         let ours = |name: &str, epoch: i64| {
             leases
                 .get(name)
@@ -225,32 +225,32 @@ impl WorkerPool {
         self.validity
             .set(store.is_shared().then(|| start + TTL - MARGIN));
 
-        let wanted: Vec<Wanted> = outlines
+        let wanted: Vec<AssignableEndpoint> = summaries
             .iter()
-            .map(|(name, outline)| wanted(name, outline))
+            .map(|(name, summary)| wanted(name, summary))
             .collect();
         let mut release: BTreeSet<String> = BTreeSet::new();
         let mut take: BTreeMap<String, i64> = BTreeMap::new();
         for step in plan(id, &replicas, &wanted, &leases) {
             match step {
-                Step::Take { endpoint, seen } => drop(take.insert(endpoint, seen)),
-                Step::Release { endpoint } => drop(release.insert(endpoint)),
+                LeaseAction::Take { endpoint, seen } => drop(take.insert(endpoint, seen)),
+                LeaseAction::Release { endpoint } => drop(release.insert(endpoint)),
             }
         }
         if !take.is_empty() {
             for (endpoint, epoch) in store.take(id, &take).await? {
                 let holder = id.clone();
-                leases.insert(endpoint, Held { holder, epoch });
+                leases.insert(endpoint, StoredLease { holder, epoch });
             }
         }
         let (mut to_start, mut done) = (Vec::new(), Vec::new());
         for (name, lease) in leases.iter().filter(|(_, lease)| lease.holder == *id) {
-            let outline = outlines
+            let summary = summaries
                 .get(name)
                 .filter(|_| !leaving && !release.contains(name));
-            if self.settle(name, outline) {
-                match outline {
-                    Some(outline) => to_start.push((name, lease.epoch, outline)),
+            if self.settle(name, summary) {
+                match summary {
+                    Some(summary) => to_start.push((name, lease.epoch, summary)),
                     None => done.push(name.clone()),
                 }
             }
@@ -262,8 +262,8 @@ impl WorkerPool {
         for part in to_start.chunks(START_BATCH_SIZE) {
             let names = part.iter().map(|(name, ..)| (*name).clone());
             let mut stored = store.named(names.collect()).await?;
-            for (name, epoch, outline) in part {
-                started.extend(self.start(name, *epoch, outline, stored.remove(*name)));
+            for (name, epoch, summary) in part {
+                started.extend(self.start(name, *epoch, summary, stored.remove(*name)));
             }
         }
         if !started.is_empty() {
@@ -271,20 +271,20 @@ impl WorkerPool {
         }
         self.tidy();
         self.shared.names.send_if_modified(|names| {
-            let is_known = |names: &BTreeSet<String>| names.iter().eq(outlines.keys());
+            let is_known = |names: &BTreeSet<String>| names.iter().eq(summaries.keys());
             let changed = !names.as_ref().is_some_and(is_known);
             if changed {
-                *names = Some(outlines.keys().cloned().collect());
+                *names = Some(summaries.keys().cloned().collect());
             }
             changed
         });
-        self.look_for_notices(&outlines).await?;
+        self.look_for_notices(&summaries).await?;
         for name in store.with_redeliveries().await? {
             if let Some(worker) = self.running().get(&name).and_then(|it| it.worker.as_ref()) {
                 worker.redeliver();
             }
         }
-        self.remove_from_config(&replicas, &outlines).await?;
+        self.remove_from_config(&replicas, &summaries).await?;
         self.seen.store(changes, Ordering::Release);
         Ok(())
     }
@@ -321,7 +321,7 @@ impl WorkerPool {
 
     /// Stops the worker of an endpoint that was changed or deleted, and removes one that has ended. Returns true if
     /// none is running.
-    fn settle(&self, name: &str, outline: Option<&EndpointSummary>) -> bool {
+    fn settle(&self, name: &str, summary: Option<&EndpointSummary>) -> bool {
         let mut all = self.running();
         let Some(running) = all.get_mut(name) else {
             return true;
@@ -330,9 +330,9 @@ impl WorkerPool {
             all.remove(name);
             return true;
         }
-        let is_changed = |outline: &EndpointSummary| outline.revision != running.revision;
+        let is_changed = |summary: &EndpointSummary| summary.revision != running.revision;
         // A worker whose task panicked is over already.
-        if running.is_over() || outline.is_none_or(is_changed) {
+        if running.is_over() || summary.is_none_or(is_changed) {
             running.stop();
         }
         false
@@ -341,12 +341,12 @@ impl WorkerPool {
     /// If the set of paused and disabled endpoints changed, notices about them may be due at other endpoints.
     async fn look_for_notices(
         &self,
-        outlines: &BTreeMap<String, EndpointSummary>,
+        summaries: &BTreeMap<String, EndpointSummary>,
     ) -> Result<(), Error> {
-        let is_halted = |outline: &EndpointSummary| {
-            matches!(outline.activity, Activity::Paused | Activity::Disabled)
+        let is_halted = |summary: &EndpointSummary| {
+            matches!(summary.activity, Activity::Paused | Activity::Disabled)
         };
-        let halted = outlines.iter().filter(|(_, outline)| is_halted(outline));
+        let halted = summaries.iter().filter(|(_, summary)| is_halted(summary));
         let halted: BTreeSet<String> = halted.map(|(name, _)| name.clone()).collect();
         let is_new = {
             let mut before = self.halted.lock().unwrap_or_else(PoisonError::into_inner);
@@ -369,12 +369,12 @@ impl WorkerPool {
         &self,
         name: &str,
         epoch: i64,
-        outline: &EndpointSummary,
+        summary: &EndpointSummary,
         stored: Option<EndpointRow>,
     ) -> Option<Arc<EndpointWorker>> {
         let lease = Lease::new(name, epoch, self.validity.clone());
         let stop = CancellationToken::new();
-        let made = match outline.activity {
+        let made = match summary.activity {
             Activity::Removed => None,
             Activity::Active | Activity::Paused | Activity::Disabled => {
                 let unknown = || Error::Unknown(name.to_owned());
@@ -395,8 +395,8 @@ impl WorkerPool {
             }
         };
         let worker = made.map(|(endpoint, created_at)| {
-            let (shared, revision) = (Arc::clone(&self.shared), outline.revision);
-            let is_active = outline.activity == Activity::Active;
+            let (shared, revision) = (Arc::clone(&self.shared), summary.revision);
+            let is_active = summary.activity == Activity::Active;
             EndpointWorker::new(
                 shared,
                 endpoint,
@@ -408,14 +408,14 @@ impl WorkerPool {
             )
         });
         let wake = Arc::clone(&self.wake);
-        let mut running = ActiveEndpoint::new(lease, outline.revision, worker.clone(), stop, wake);
-        if outline.activity == Activity::Removed {
+        let mut running = ActiveEndpoint::new(lease, summary.revision, worker.clone(), stop, wake);
+        if summary.activity == Activity::Removed {
             running.remove(Arc::clone(&self.shared));
         }
         tracing::debug!(
             endpoint = name,
             epoch,
-            state = outline.activity.as_str(),
+            state = summary.activity.as_str(),
             "endpoint started"
         );
         self.running().insert(name.to_owned(), running);
@@ -426,7 +426,7 @@ impl WorkerPool {
     async fn remove_from_config(
         &self,
         replicas: &[crate::store::ownership::Replica],
-        outlines: &BTreeMap<String, EndpointSummary>,
+        summaries: &BTreeMap<String, EndpointSummary>,
     ) -> Result<(), Error> {
         let store = &self.shared.store;
         let now = clock::now();
@@ -435,12 +435,12 @@ impl WorkerPool {
         } else {
             TimeDelta::zero()
         };
-        for (name, outline) in outlines {
-            if outline.source != Source::File || outline.activity == Activity::Removed {
+        for (name, summary) in summaries {
+            if summary.source != Source::File || summary.activity == Activity::Removed {
                 continue;
             }
             let listed = replicas.iter().any(|replica| replica.files.contains(name));
-            match outline.unlisted_at {
+            match summary.unlisted_at {
                 Some(_) if listed => store.remove_from_config(name, None).await?,
                 None if !listed => {
                     store.remove_from_config(name, Some(now)).await?;
@@ -485,9 +485,9 @@ async fn all(declared: &[(String, CancellationToken)]) {
 }
 
 /// A removed endpoint can be cleaned up by any dispatcher, not only by one that lists it in `mesh.toml`.
-fn wanted(name: &str, outline: &EndpointSummary) -> Wanted {
-    Wanted {
+fn wanted(name: &str, summary: &EndpointSummary) -> AssignableEndpoint {
+    AssignableEndpoint {
         name: name.to_owned(),
-        from_file: outline.source == Source::File && outline.activity != Activity::Removed,
+        from_file: summary.source == Source::File && summary.activity != Activity::Removed,
     }
 }

@@ -174,14 +174,16 @@ impl Delivery {
     ///
     /// # Errors
     /// If the stored body is not an event.
-    pub fn event(&self, facts: &EventCache) -> Result<Arc<DecodedEvent>, Error> {
+    pub fn event(&self, event_cache: &EventCache) -> Result<Arc<DecodedEvent>, Error> {
         if let Some(event) = &self.decoded {
             return Ok(Arc::clone(event));
         }
-        facts.read(&self.body).map_err(|source| Error::Stored {
-            id: self.event_id.clone(),
-            source,
-        })
+        event_cache
+            .read(&self.body)
+            .map_err(|source| Error::Stored {
+                id: self.event_id.clone(),
+                source,
+            })
     }
 
     /// The event as CloudEvents JSON. `None` once the body is removed, and for messages of the dispatcher.

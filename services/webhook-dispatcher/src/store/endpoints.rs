@@ -108,17 +108,17 @@ impl Store {
     ///
     /// # Errors
     /// If the database read fails.
-    pub async fn outlines(&self) -> Result<BTreeMap<String, EndpointSummary>, Error> {
+    pub async fn endpoint_summaries(&self) -> Result<BTreeMap<String, EndpointSummary>, Error> {
         let action = "read endpoints";
         let sql = sql!("SELECT name, source, state, revision, unlisted_at FROM endpoints");
         self.query(action, &sql, |row| {
-            let outline = EndpointSummary {
+            let summary = EndpointSummary {
                 source: source(row)?,
                 activity: activity(row)?,
                 revision: row.get("revision")?,
                 unlisted_at: row.get::<Option<i64>>("unlisted_at")?.map(time),
             };
-            Ok((row.get("name")?, outline))
+            Ok((row.get("name")?, summary))
         })
         .await
     }

@@ -23,7 +23,7 @@ pub struct Replica {
 
 /// The lease of an endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Lease {
+pub struct StoredLease {
     /// Id of the dispatcher. Empty if the lease is free.
     pub holder: String,
     /// Incremented for every new holder.
@@ -32,7 +32,7 @@ pub struct Lease {
 
 /// An endpoint that must be owned by a dispatcher.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wanted {
+pub struct AssignableEndpoint {
     /// Name of the endpoint.
     pub name: String,
     /// True if only dispatchers that list it in their `mesh.toml` can own it.
@@ -41,7 +41,7 @@ pub struct Wanted {
 
 /// An action of a dispatcher on a lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum LeaseAction {
     /// Take a lease that no live dispatcher holds.
     Take {
         /// Name of the endpoint.
@@ -85,11 +85,11 @@ fn weight(endpoint: &str, id: &str) -> u64 {
 pub fn plan(
     me: &str,
     replicas: &[Replica],
-    endpoints: &[Wanted],
-    leases: &BTreeMap<String, Lease>,
-) -> Vec<Step> {
+    endpoints: &[AssignableEndpoint],
+    leases: &BTreeMap<String, StoredLease>,
+) -> Vec<LeaseAction> {
     let at_work: BTreeSet<&str> = replicas.iter().map(|replica| replica.id.as_str()).collect();
-    let mut steps = Vec::new();
+    let mut actions = Vec::new();
     for endpoint in endpoints {
         let may_own =
             |replica: &Replica| !endpoint.from_file || replica.files.contains(&endpoint.name);
@@ -103,12 +103,12 @@ pub fn plan(
             .map(|lease| lease.holder.as_str())
             .filter(|holder| at_work.contains(holder));
         match (preferred, holder) {
-            (Some(preferred), None) if preferred == me => steps.push(Step::Take {
+            (Some(preferred), None) if preferred == me => actions.push(LeaseAction::Take {
                 endpoint: endpoint.name.clone(),
                 seen: lease.map_or(0, |lease| lease.epoch),
             }),
             (Some(preferred), Some(holder)) if holder == me && preferred != me => {
-                steps.push(Step::Release {
+                actions.push(LeaseAction::Release {
                     endpoint: endpoint.name.clone(),
                 });
             }
@@ -118,7 +118,7 @@ pub fn plan(
             (None, Some(holder))
                 if holder == me && !replicas.iter().any(|one| one.id == me && may_own(one)) =>
             {
-                steps.push(Step::Release {
+                actions.push(LeaseAction::Release {
                     endpoint: endpoint.name.clone(),
                 });
             }
@@ -126,7 +126,7 @@ pub fn plan(
             (None, Some(_) | None) => {}
         }
     }
-    steps
+    actions
 }
 
 #[cfg(test)]
@@ -143,9 +143,9 @@ mod tests {
         }
     }
 
-    fn endpoints(count: usize) -> Vec<Wanted> {
+    fn endpoints(count: usize) -> Vec<AssignableEndpoint> {
         (0..count)
-            .map(|n| Wanted {
+            .map(|n| AssignableEndpoint {
                 name: format!("endpoint-{n}"),
                 from_file: false,
             })
@@ -162,25 +162,25 @@ mod tests {
     fn perform(
         me: &str,
         replicas: &[Replica],
-        steps: Vec<Step>,
-        leases: &mut BTreeMap<String, Lease>,
+        actions: Vec<LeaseAction>,
+        leases: &mut BTreeMap<String, StoredLease>,
     ) {
-        for step in steps {
+        for step in actions {
             match step {
-                Step::Take { endpoint, seen } => {
-                    let lease = leases.entry(endpoint).or_insert(Lease {
+                LeaseAction::Take { endpoint, seen } => {
+                    let lease = leases.entry(endpoint).or_insert(StoredLease {
                         holder: String::new(),
                         epoch: 0,
                     });
                     let held = replicas.iter().any(|replica| replica.id == lease.holder);
                     if lease.epoch == seen && !held {
-                        *lease = Lease {
+                        *lease = StoredLease {
                             holder: me.to_owned(),
                             epoch: seen + 1,
                         };
                     }
                 }
-                Step::Release { endpoint } => {
+                LeaseAction::Release { endpoint } => {
                     leases.get_mut(&endpoint).unwrap().holder.clear();
                 }
             }
@@ -204,32 +204,32 @@ mod tests {
     fn only_who_has_it_in_the_file_takes_an_endpoint_of_it() {
         let mut replicas: Vec<_> = (0..5).map(replica).collect();
         replicas[3].files.insert("pipeline".into());
-        let wanted = [Wanted {
+        let assignable = [AssignableEndpoint {
             name: "pipeline".into(),
             from_file: true,
         }];
         for (n, replica) in replicas.iter().enumerate() {
-            let steps = plan(&replica.id, &replicas, &wanted, &BTreeMap::new());
-            assert_eq!(steps.len(), usize::from(n == 3));
+            let actions = plan(&replica.id, &replicas, &assignable, &BTreeMap::new());
+            assert_eq!(actions.len(), usize::from(n == 3));
         }
         // A leaving dispatcher keeps endpoints that no other can own.
         replicas[3].leaving = true;
         let held = BTreeMap::from([(
             "pipeline".to_owned(),
-            Lease {
+            StoredLease {
                 holder: replicas[3].id.clone(),
                 epoch: 1,
             },
         )]);
         for replica in &replicas {
-            assert_eq!(plan(&replica.id, &replicas, &wanted, &held), []);
+            assert_eq!(plan(&replica.id, &replicas, &assignable, &held), []);
         }
         // One that was removed from the file of its holder is released.
         replicas[3].leaving = false;
         replicas[3].files.clear();
         for (n, replica) in replicas.iter().enumerate() {
-            let steps = plan(&replica.id, &replicas, &wanted, &held);
-            assert_eq!(steps.len(), usize::from(n == 3), "{steps:?}");
+            let actions = plan(&replica.id, &replicas, &assignable, &held);
+            assert_eq!(actions.len(), usize::from(n == 3), "{actions:?}");
         }
     }
 
@@ -256,17 +256,17 @@ mod tests {
             order in prop::collection::vec(0..6_usize, 40),
         ) {
             let replicas: Vec<_> = alive.iter().map(|n| Replica { leaving: *n == leaving && alive.len() > 1, ..replica(*n) }).collect();
-            let wanted = endpoints(holders.len());
-            let mut leases: BTreeMap<_, _> = wanted.iter().zip(&holders)
-                .map(|(endpoint, (holder, epoch))| (endpoint.name.clone(), Lease { holder: format!("replica-{holder}"), epoch: *epoch }))
+            let assignable = endpoints(holders.len());
+            let mut leases: BTreeMap<_, _> = assignable.iter().zip(&holders)
+                .map(|(endpoint, (holder, epoch))| (endpoint.name.clone(), StoredLease { holder: format!("replica-{holder}"), epoch: *epoch }))
                 .collect();
             let mut epochs = leases.clone();
             let rounds = order.iter().map(|n| &replicas[n % replicas.len()])
                 // Finally, every dispatcher acts twice.
                 .chain(&replicas).chain(&replicas);
             for replica in rounds {
-                let steps = plan(&replica.id, &replicas, &wanted, &leases);
-                perform(&replica.id, &replicas, steps, &mut leases);
+                let actions = plan(&replica.id, &replicas, &assignable, &leases);
+                perform(&replica.id, &replicas, actions, &mut leases);
                 for (name, lease) in &leases {
                     let before = &epochs[name];
                     let changed = lease.holder != before.holder && !lease.holder.is_empty();
@@ -276,7 +276,7 @@ mod tests {
                 epochs.clone_from(&leases);
             }
             let staying: Vec<_> = replicas.iter().filter(|replica| !replica.leaving).cloned().collect();
-            for endpoint in &wanted {
+            for endpoint in &assignable {
                 prop_assert_eq!(&leases[&endpoint.name].holder, &choice(&endpoint.name, &staying));
             }
         }

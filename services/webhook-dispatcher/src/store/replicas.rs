@@ -12,7 +12,7 @@ use mesh_db::sql::Sql;
 
 use crate::error::Error;
 use crate::store::Store;
-use crate::store::ownership::{Lease, Replica};
+use crate::store::ownership::{Replica, StoredLease};
 
 /// A replica without a heartbeat for this long is considered dead.
 pub const TTL: Duration = Duration::from_secs(6);
@@ -116,12 +116,12 @@ impl Store {
     ///
     /// # Errors
     /// If the database read fails.
-    pub async fn leases(&self) -> Result<BTreeMap<String, Lease>, Error> {
+    pub async fn leases(&self) -> Result<BTreeMap<String, StoredLease>, Error> {
         let action = "read leases";
         let sql = sql!("SELECT endpoint, holder, epoch FROM leases");
         self.query(action, &sql, |row| {
             let (holder, epoch) = (row.get("holder")?, row.get("epoch")?);
-            Ok((row.get("endpoint")?, Lease { holder, epoch }))
+            Ok((row.get("endpoint")?, StoredLease { holder, epoch }))
         })
         .await
     }

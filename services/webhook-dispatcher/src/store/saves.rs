@@ -15,7 +15,7 @@ use crate::store::delivery::{Attempt, Delivery, State};
 const MAX_ATTEMPTS: u32 = 50;
 
 /// Keeps the cost of an existing row: only [`Store::join_cost`](crate::store::Store::join_cost) sets it.
-const STORE: &str = "INSERT INTO deliveries (endpoint, event_id, event_type, state, attempts, next_at, status, error, created_at, updated_at,
+const UPSERT_DELIVERIES: &str = "INSERT INTO deliveries (endpoint, event_id, event_type, state, attempts, next_at, status, error, created_at, updated_at,
      subject, stream_sequence, trace, pair, body, cost, cause, began_at, sent_at, latency_ms, snippet)
  SELECT endpoint, event_id, event_type, state, attempts, next_at, status, error, created_at, updated_at,
      subject, stream_sequence, trace, pair, body, cost, cause, began_at, sent_at, latency_ms, snippet FROM bulk WHERE TRUE
@@ -25,13 +25,13 @@ const STORE: &str = "INSERT INTO deliveries (endpoint, event_id, event_type, sta
  WHERE deliveries.state = 'waiting'";
 
 /// Idempotent: an attempt is inserted once. The `+` stops SQLite from scanning all attempts of that time.
-const NOTE: &str = "INSERT INTO attempts (endpoint, event_id, at, status, latency_ms, cause, error, snippet, next_at, n)
+const INSERT_ATTEMPTS: &str = "INSERT INTO attempts (endpoint, event_id, at, status, latency_ms, cause, error, snippet, next_at, n)
  SELECT endpoint, event_id, at, status, latency_ms, cause, error, snippet, next_at,
      COALESCE((SELECT MAX(n) FROM attempts WHERE attempts.endpoint = bulk.endpoint AND attempts.event_id = bulk.event_id), 0) + 1
  FROM bulk WHERE NOT EXISTS (SELECT 1 FROM attempts
      WHERE attempts.endpoint = bulk.endpoint AND attempts.event_id = bulk.event_id AND +attempts.at = bulk.at)";
 
-const TRIM: &str = "DELETE FROM attempts WHERE (endpoint, event_id) IN (SELECT endpoint, event_id FROM bulk)
+const PRUNE_ATTEMPTS: &str = "DELETE FROM attempts WHERE (endpoint, event_id) IN (SELECT endpoint, event_id FROM bulk)
  AND n <= (SELECT MAX(newest.n) FROM attempts AS newest WHERE newest.endpoint = attempts.endpoint AND newest.event_id = attempts.event_id)
      - (SELECT MIN(most) FROM bulk)";
 
@@ -96,8 +96,11 @@ pub(super) async fn save(
         .texts("snippet", |delivery| {
             Some(only_attempt(delivery)?.snippet.as_str())
         });
-    let rows = transaction.conn().execute_bulk(&bulk, STORE).await?;
-    note(transaction, deliveries).await?;
+    let rows = transaction
+        .conn()
+        .execute_bulk(&bulk, UPSERT_DELIVERIES)
+        .await?;
+    insert_attempts(transaction, deliveries).await?;
     let arrivals = deliveries.iter();
     let arrivals = arrivals.filter_map(|delivery| delivery.arrival.as_ref());
     save_arrivals(transaction, arrivals).await?;
@@ -112,7 +115,7 @@ pub(super) async fn save(
 }
 
 /// Inserts the attempts that need rows of their own, and deletes the oldest beyond the limit.
-async fn note(
+async fn insert_attempts(
     transaction: &mut WriteTransaction,
     deliveries: &[&Delivery],
 ) -> Result<(), sqlx::Error> {
@@ -133,7 +136,10 @@ async fn note(
         .texts("error", |(_, attempt)| attempt.error.as_str())
         .texts("snippet", |(_, attempt)| attempt.snippet.as_str())
         .ints("next_at", |(_, attempt)| attempt.next_at.map(millis));
-    transaction.conn().execute_bulk(&bulk, NOTE).await?;
+    transaction
+        .conn()
+        .execute_bulk(&bulk, INSERT_ATTEMPTS)
+        .await?;
     let mut many: Vec<&Delivery> = noted.iter().map(|(delivery, _)| *delivery).collect();
     // Attempts of earlier rounds count as well.
     many.retain(|delivery| delivery.attempts > MAX_ATTEMPTS || delivery.round > 0);
@@ -141,7 +147,10 @@ async fn note(
         .ints("most", |_| i64::from(MAX_ATTEMPTS))
         .texts("endpoint", |delivery| delivery.endpoint.as_str())
         .texts("event_id", |delivery| delivery.event_id.as_str());
-    transaction.conn().execute_bulk(&bulk, TRIM).await?;
+    transaction
+        .conn()
+        .execute_bulk(&bulk, PRUNE_ATTEMPTS)
+        .await?;
     Ok(())
 }
 

@@ -39,8 +39,8 @@ impl StreamEvent {
     ///
     /// # Errors
     /// Why it is no event.
-    fn read(message: &Message, facts: &EventCache) -> Result<Self, String> {
-        let event = facts.read(&message.body);
+    fn read(message: &Message, event_cache: &EventCache) -> Result<Self, String> {
+        let event = event_cache.read(&message.body);
         let event = event.map_err(|error| mesh_runtime::error_chain(&error))?;
         let kind = event.kind().map_err(|error| error.to_string())?;
         let replay = match message.header(HEADER_REPLAY) {
@@ -72,12 +72,12 @@ impl StreamEvent {
     /// If a message cannot be parked.
     pub async fn read_all(
         messages: &[Message],
-        facts: &EventCache,
+        event_cache: &EventCache,
         bus: &Bus,
     ) -> Result<Vec<Arc<Self>>, mesh_bus::Error> {
         let mut events = Vec::with_capacity(messages.len());
         for message in messages {
-            match Self::read(message, facts) {
+            match Self::read(message, event_cache) {
                 Ok(event) => events.push(Arc::new(event)),
                 Err(reason) => bus.park(message, &reason).await?,
             }

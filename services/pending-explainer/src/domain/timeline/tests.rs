@@ -40,7 +40,11 @@ fn row(expected_start: DateTime<Utc>) -> QueuedJob {
     }
 }
 
-fn hear(runs: &mut BTreeMap<String, Run>, event: &Event, now: DateTime<Utc>) -> Option<Event> {
+fn hear(
+    runs: &mut BTreeMap<String, PendingRun>,
+    event: &Event,
+    now: DateTime<Utc>,
+) -> Option<Event> {
     match heard(runs, event, ClusterView::default(), now) {
         UpdateOutcome::Publish(event) => Some(*event),
         UpdateOutcome::Nothing | UpdateOutcome::Noted => None,
@@ -55,7 +59,7 @@ fn explanation(event: &Event) -> &Explanation {
 }
 
 fn see(
-    runs: &mut BTreeMap<String, Run>,
+    runs: &mut BTreeMap<String, PendingRun>,
     start: DateTime<Utc>,
     now: DateTime<Utc>,
 ) -> Option<Event> {
@@ -71,7 +75,7 @@ fn see(
         ..ClusterView::default()
     };
     let run = runs.values_mut().next().expect("a run");
-    seen(run, fixtures::CLUSTER, view, now).event
+    apply_snapshot(run, fixtures::CLUSTER, view, now).event
 }
 
 #[test]
@@ -234,7 +238,7 @@ fn state_is_read_back_as_it_was_written() {
     )
     .expect("said");
     let text = serde_json::to_string(&runs).expect("written");
-    let back: BTreeMap<String, Run> = serde_json::from_str(&text).expect("read");
+    let back: BTreeMap<String, PendingRun> = serde_json::from_str(&text).expect("read");
     assert_eq!(serde_json::to_string(&back).expect("written"), text);
     assert_eq!(
         back.values().next().map(|run| &run.job),
@@ -316,7 +320,7 @@ fn a_wait_beyond_the_first_p90_is_published_once() {
             ..ClusterView::default()
         };
         let run = runs.values_mut().next().expect("a run");
-        seen(run, fixtures::CLUSTER, view, at(now))
+        apply_snapshot(run, fixtures::CLUSTER, view, at(now))
     };
     let first = late(3_600, 60);
     assert!(first.is_changed && first.event.is_none());

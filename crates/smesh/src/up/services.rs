@@ -46,9 +46,7 @@ pub async fn start(context: &Context, child: Option<&NatsChild>) -> Result<Runni
     starter.add::<node_watcher::NodeWatcherService>().await?;
     starter.add::<ingest::IngestService>().await?;
     let enabled = is_enabled::<exporter::ExporterService>(exporter::is_enabled, context)?;
-    starter
-        .add_if::<exporter::ExporterService>(enabled)
-        .await?;
+    starter.add_if::<exporter::ExporterService>(enabled).await?;
     let enabled = is_enabled::<workflow_trigger::WorkflowTriggerService>(
         workflow_trigger::is_enabled,
         context,

@@ -312,14 +312,11 @@ mod tests {
             (429, Some(9), CircuitSignal::Alive, Some(9)),
             (429, None, CircuitSignal::Failing, None),
         ];
-        for (status, after, signal, until) in signs {
+        for (status, after, circuit, until) in signs {
             let until = until.map(at);
             assert_eq!(
                 signal(status, after, 0),
-                AttemptSignal {
-                    circuit: signal,
-                    until
-                },
+                AttemptSignal { circuit, until },
                 "{status}"
             );
         }

@@ -171,7 +171,7 @@ async fn failures_of_an_array_are_one_run(site: Site) {
     let waits = runs.iter().find(|run| run["rule"] == "alice/asks").unwrap();
     let key = waits["key"].as_str().unwrap();
     let (status, answer) = decide(&trigger, user("carol"), key, "approve").await;
-    assert_eq!(status, 200, "{answer}");
+    assert_eq!(status, 202, "{answer}");
     publish_twice(&bus, &failure(100, 4, 104, 0)).await;
     let later = wait_tasks(&trigger, "4", "approval").await;
     assert_eq!(later["rule"], "alice/asks");

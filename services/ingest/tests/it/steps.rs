@@ -9,7 +9,7 @@ use mesh_events::{Event, subject, timestamp};
 use prost::Message as _;
 
 use crate::cluster::{self, NAME};
-use crate::forgotten::{forgetful, wait_all_in_accounting, wait_all_purged};
+use crate::forgotten::{forgetful, wait_all_purged};
 use crate::mesh::{DEADLINE, Mesh};
 use crate::users::of_user;
 
@@ -196,7 +196,6 @@ async fn a_late_report_of_a_job_that_slurmctld_has_purged_is_published_by_accoun
     // As a node's spool keeps it while NATS is unavailable.
     let report = exit_of(job, 1);
     wait_all_purged(cluster).await;
-    wait_all_in_accounting(cluster, &[job]).await;
     let ingest = mesh.ingest(cluster, SLOW).await.ready().await;
     ring(&mesh, &report).await;
     let event = mesh

@@ -140,6 +140,14 @@ def alerts(name, objects):
                 faults.append(f"{name}: promtool: {done.stdout}{done.stderr}")
 
 
+def dashboards(name, objects):
+    """What the sidecar of Grafana's chart would load."""
+    for thing in objects:
+        for file, text in thing.get("data", {}).items():
+            if file.endswith(".json") and not (text.startswith("{") and json.loads(text).get("panels")):
+                faults.append(f"{name}: {file} is no dashboard: {text[:60]}")
+
+
 def check(path):
     for kubernetes in KUBERNETES:
         defaults = yaml.safe_load((CHART / "values.yaml").read_text())
@@ -151,6 +159,7 @@ def check(path):
         objects = [thing for thing in yaml.safe_load_all(text) if thing]
         rules(path.name, objects)
         alerts(path.name, objects)
+        dashboards(path.name, objects)
         known = [thing for thing in objects if "monitoring.coreos.com" not in thing["apiVersion"]]
         validate(path.name, yaml.safe_dump_all(known), kubernetes)
     return len(objects)

@@ -2,6 +2,7 @@
 #![allow(clippy::print_stdout, reason = "a command line tool for maintainers")]
 
 mod catalogue;
+mod chart;
 mod codegen;
 mod compat;
 mod configuration;
@@ -37,7 +38,7 @@ enum Chore {
         #[arg(long)]
         check: bool,
     },
-    /// Generate parts of `docs/` and the dashboards of `deploy/grafana/`, and check the links and words of all pages.
+    /// Generate parts of `docs/` and the dashboards of `deploy/grafana/` with the chart's copies, and check the links and words of all pages.
     Docs {
         /// Change nothing, and fail if a file is out of date.
         #[arg(long)]
@@ -67,7 +68,9 @@ fn main() -> Result<()> {
         Chore::Codegen { check } => (codegen::files(&root())?, check, "codegen"),
         Chore::Docs { check } => {
             let mut files = docs::files(&root())?;
-            files.extend(dashboards::files(&root())?);
+            let dashboards = dashboards::files(&root())?;
+            files.extend(chart::files(&root(), &dashboards)?);
+            files.extend(dashboards);
             (files, check, "docs")
         }
         Chore::Lint => {

@@ -10,7 +10,7 @@
 readonly CLEAN_PATH=/usr/sbin:/usr/bin:/sbin:/bin
 # knob=default; a value given in the environment wins over the one of the last `up`.
 readonly KNOBS=(CLUSTER=mesh NODES=4 GPU_NODES=2 CLOUD=2 CLOUD_BOOT=1 SUSPEND_TIME=20
-  RESUME_TIMEOUT=30 MINJOBAGE=300 SLURMD_TIMEOUT=10 CG=auto NODB=0 EXTRA_CONF= SLURM_USER=slurm ROOT= REST=0 REST_ADDRESS=127.0.0.1 BACKUP=0)
+  RESUME_TIMEOUT=30 MINJOBAGE=300 SLURMD_TIMEOUT=10 CG=auto NODB=0 EXTRA_CONF= SLURM_USER=slurm ROOT= REST=0 REST_ADDRESS=127.0.0.1 EVERY_ADDRESS=0 BACKUP=0)
 
 say() { printf '%s\n' "cluster: $*" >&2; }
 die() {

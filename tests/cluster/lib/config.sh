@@ -9,7 +9,9 @@ choose_address() {
   local own
   # Not ahostsv4: on a machine that has only its loopback device that finds nothing.
   own=$(getent ahosts "$(hostname)" | awk '$1 !~ /:/ && !own { own = $1 } END { print own }') || true
-  if [[ $own == 127.* ]]; then
+  if [[ $EVERY_ADDRESS == 1 ]]; then
+    LOOPBACK="no (EVERY_ADDRESS=1)" ADDR=127.0.0.1
+  elif [[ $own == 127.* ]]; then
     LOOPBACK=yes ADDR=$own
   else
     LOOPBACK="no (the name $(hostname) is not a loopback address here: Slurm listens on every address)" ADDR=127.0.0.1

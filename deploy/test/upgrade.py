@@ -21,8 +21,8 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 # Consumers first, hooks last: docs/guide/upgrade.md.
-ORDER = ["ledger", "webhook-dispatcher", "pending-explainer", "cost-engine", "node-watcher", "ingest"]
-SHARED = ["ledger", "webhook-dispatcher", "cost-engine"]
+ORDER = ["ledger", "webhook-dispatcher", "pending-explainer", "exporter", "workflow-trigger", "cost-engine", "node-watcher", "ingest"]
+SHARED = ["ledger", "webhook-dispatcher", "exporter", "workflow-trigger", "cost-engine"]
 PATIENCE = 180
 
 
@@ -61,6 +61,8 @@ class Refused(Exception):
 class Drill:
     def __init__(self, former, present, database):
         self.programs = {"former": pathlib.Path(former), "present": pathlib.Path(present)}
+        # What the former version had.
+        self.order = [service for service in ORDER if (self.programs["former"] / service).exists()]
         self.shared = database == "postgres"
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="upgrade-", dir="/var/tmp"))
         self.folder.chmod(0o755)
@@ -232,15 +234,15 @@ class Drill:
 
     def drill(self):
         self.start()
-        for service in ORDER:
+        for service in self.order:
             self.run("former", service)
         load = threading.Thread(target=self.load, daemon=True)
         load.start()
         wait("some jobs", lambda: len(self.jobs) > 5)
-        for service in ORDER:
+        for service in self.order:
             self.replace(service, "present")
         print("all are of the present version; back to the former one", flush=True)
-        back = [service for service in reversed(ORDER) if self.roll_back(service)]
+        back = [service for service in reversed(self.order) if self.roll_back(service)]
         print(f"of the former version beside databases of the present one: {', '.join(back)}", flush=True)
         for service in reversed(back):
             self.replace(service, "present")

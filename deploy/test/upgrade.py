@@ -196,11 +196,16 @@ class Drill:
                 self.jobs.append(int(answer.stdout.split(";")[0]))
             self.ending.wait(0.4)
 
+    def smesh(self, *arguments):
+        # The checkpoints that it has seen of a ledger are noted in its user's home: this ledger's with this drill.
+        environment = {name: value for name, value in os.environ.items() if name != "XDG_STATE_HOME"} | {"HOME": str(self.folder)}
+        command = [self.programs["present"] / "smesh", "--config", self.folder / "mesh.toml", *arguments]
+        return subprocess.run(command, env=environment, capture_output=True, text=True)
+
     def events(self):
-        socket_path = self.folder / "data/ledger.sock"
-        command = [self.programs["present"] / "smesh", "--config", self.folder / "mesh.toml", "--socket", socket_path,
-                   "events", "--json", "--limit", "100000", "--type", "job.*,cost.*"]
-        answer = subprocess.run(command, capture_output=True, text=True)
+        answer = self.smesh("--socket", self.folder / "data/ledger.sock", "events", "--json", "--limit", "100000", "--type", "job.*,cost.*")
+        if answer.returncode != 0:
+            raise SystemExit(answer.stderr)
         return [json.loads(line) for line in answer.stdout.splitlines()]
 
     def check(self):
@@ -226,8 +231,7 @@ class Drill:
         costs = sum(count for (kind, _), count in found.items() if kind.startswith("cost."))
         print(f"{len(self.jobs)} jobs, {len(ids)} job events, {costs} cost events, {len(twice)} twice; "
               f"{len(Receiver.ids)} webhooks, {again} of them repeated")
-        verify = subprocess.run([self.programs["present"] / "smesh", "--config", self.folder / "mesh.toml", "verify"],
-                                capture_output=True, text=True)
+        verify = self.smesh("verify")
         print(verify.stdout + verify.stderr)
         if twice or verify.returncode != 0:
             raise SystemExit(f"twice: {twice}; verify: {verify.returncode}")

@@ -10,6 +10,7 @@ use mesh_bus::Bus;
 use mesh_db::Location;
 use mesh_runtime::{Context, Service as _, error_chain};
 use serde_json::Value;
+use tempfile::NamedTempFile;
 
 use super::archive::Extracted;
 use super::create::connect;
@@ -17,7 +18,7 @@ use super::databases::{self, Database};
 use super::manifest::{Content, Manifest, Part};
 use super::{Selection, counters, verify};
 use crate::error::Error;
-use crate::up::data_dir::{DataDir, write_private};
+use crate::up::data_dir::DataDir;
 use crate::up::nats_child::NatsChild;
 use crate::up::recover::ensure_stopped;
 
@@ -338,8 +339,15 @@ fn place(from: &Path, to: &Path) -> Result<(), Error> {
             .sync_all()
             .map_err(|source| Error::io("write", to, source));
     }
-    let content = std::fs::read(from).map_err(|source| Error::io("read", from, source))?;
-    write_private(to, &content, None)
+    // On another one, e.g. a volume of its own, without holding it in memory.
+    let failed = |source| Error::io("write", to, source);
+    let mut source = File::open(from).map_err(|source| Error::io("open", from, source))?;
+    let mut target =
+        NamedTempFile::new_in(to.parent().unwrap_or(Path::new("/"))).map_err(failed)?;
+    std::io::copy(&mut source, &mut target).map_err(failed)?;
+    target.as_file().sync_all().map_err(failed)?;
+    let placed = target.persist(to);
+    placed.map(|_| ()).map_err(|error| failed(error.error))
 }
 
 /// Adds the stride to the counters of a value. `*` stands for every key of a table, or every element of a list.
@@ -395,5 +403,26 @@ mod tests {
         assert_eq!(run["n"], serde_json::json!([10_000, 10_001, 10_002]));
         assert_eq!((&run["q"], &run["i"]), (&10_007.into(), &9.into()));
         assert_eq!(skip_counters(b"", ingest).unwrap(), None);
+    }
+
+    #[test]
+    fn files_are_placed_on_another_file_system() {
+        use std::os::unix::fs::MetadataExt as _;
+        let (memory, disk) = (
+            tempfile::tempdir_in("/dev/shm").unwrap(),
+            tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap(),
+        );
+        let (from, to) = (
+            memory.path().join("part"),
+            disk.path().join("data/ledger.db"),
+        );
+        std::fs::write(&from, "entries").unwrap();
+        place(&from, &to).unwrap();
+        let placed = to.metadata().unwrap();
+        assert_ne!(placed.dev(), from.metadata().unwrap().dev());
+        assert_eq!(
+            (placed.mode() & 0o777, std::fs::read(&to).unwrap()),
+            (0o600, b"entries".to_vec())
+        );
     }
 }

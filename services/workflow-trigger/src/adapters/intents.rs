@@ -63,9 +63,9 @@ impl Store {
             .bind(at)
             .push(" AND (claimed_until <= ")
             .bind(at)
-            // A clock that was ahead when it was claimed.
+            // A clock that was far ahead when it was claimed. Not a little: another replica may have claimed it after this one read its clock.
             .push(" OR claimed_until > ")
-            .bind(until)
+            .bind((now + CLAIM_DURATION * 2).timestamp_micros())
             .push(") AND ");
         let sql = has_turn(of_backend(sql, backend), now)
             .push(" ORDER BY next_at LIMIT ")

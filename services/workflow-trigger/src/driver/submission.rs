@@ -73,6 +73,12 @@ impl Driver {
             self.planned.notify();
             return Ok(Step::Stored);
         }
+        // The claim is lost. Whoever has it now may have found this very job, or is about to.
+        let stored = self.store.run(&intent.key).await?;
+        let recorded = stored.and_then(|run| run.job_id);
+        if recorded.is_none_or(|recorded| recorded == id) {
+            return Ok(Step::Stored);
+        }
         let cancelled = self
             .submitter
             .cancel(&submission.owner, id, &submission.key)
@@ -186,6 +192,10 @@ impl Driver {
                     metrics::run(IntentState::Released.as_str());
                 }
                 Ok(Step::Stored)
+            }
+            // An earlier attempt may have released it.
+            Ok(Acted::Absent | Acted::OtherKey) if intent.state != IntentState::Accepted => {
+                self.lost_after_release(intent, id).await
             }
             // Between the confirmation and now. The next confirmation says what it is.
             Ok(Acted::Absent | Acted::OtherKey) => {

@@ -6,6 +6,7 @@ mod access;
 mod approval;
 mod approvers;
 mod arrays;
+mod claims;
 mod cluster;
 mod cron;
 mod examples;

@@ -21,7 +21,7 @@ use mesh_bus::{Backoff, Bus, trace};
 use mesh_events::IncomingEvent;
 use mesh_runtime::Condition;
 use slurm_submit::{Acted, SubmitError, Submitter};
-use slurm_types::{JobId, JobRef};
+use slurm_types::JobRef;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -30,7 +30,7 @@ use tracing::Instrument as _;
 use crate::adapters;
 use crate::adapters::store::Store;
 use crate::config::Config;
-use crate::domain::action::PlannedAction;
+use crate::domain::action::{self, PlannedAction};
 use crate::domain::index::Rules;
 use crate::domain::intent::{Backend, Intent, IntentState};
 use crate::domain::notice;
@@ -189,13 +189,24 @@ impl Driver {
             Some(PlannedAction::Submit { job }) => self.submission(intent, job).await,
             Some(PlannedAction::Rerun {
                 job_id,
+                task,
                 restarts,
                 changes,
-            }) => self.rerun(intent, *job_id, *restarts, changes).await,
+            }) => {
+                let job = action::reference(*job_id, *task);
+                self.rerun(intent, &job, *restarts, changes).await
+            }
             Some(PlannedAction::RerunTasks { first }) => {
                 self.rerun_tasks(intent, first.array).await
             }
-            Some(PlannedAction::Act { job_id, action }) => self.act(intent, *job_id, action).await,
+            Some(PlannedAction::Act {
+                job_id,
+                task,
+                action,
+            }) => {
+                let job = action::reference(*job_id, *task);
+                self.act(intent, &job, action).await
+            }
             Some(PlannedAction::Publish { event_type, data }) => {
                 self.publish(intent, event_type, data).await
             }
@@ -242,7 +253,7 @@ impl Driver {
     async fn act(
         &self,
         intent: &Intent,
-        job_id: JobId,
+        job: &JobRef,
         action: &slurm_submit::Action,
     ) -> Result<Step, Error> {
         let is_signal = matches!(action, slurm_submit::Action::Signal { .. });
@@ -253,8 +264,7 @@ impl Driver {
         if !self.store.sending(intent, Utc::now()).await? {
             return Ok(Step::Stored);
         }
-        let job = JobRef::Job(job_id);
-        let acted = self.submitter.act(&intent.rule.owner, &job, action).await;
+        let acted = self.submitter.act(&intent.rule.owner, job, action).await;
         match self.answer(acted) {
             Ok(Acted::Done) => self.end(intent, IntentState::Done, "").await,
             Ok(Acted::Absent) => self.refuse(intent, "Slurm has no such job").await,

@@ -1,15 +1,17 @@
 //! Actions: as a rule has them, with templates, and as an intent has them, with the values of one event.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use event_filter::Template;
+use mesh_events::proto::mesh::job::v1::Job;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use slurm_submit::{JobFields, JobUpdate, Submission, SubmitKey};
-use slurm_types::JobId;
+use slurm_types::{JobId, JobRef};
 
-use super::array::FailedTask;
+use super::array::{ArrayTask, FailedTask};
 use super::retry::RetryPolicy;
 
 /// What a rule does.
@@ -127,6 +129,9 @@ pub enum PlannedAction {
     Act {
         /// The job.
         job_id: JobId,
+        /// The task of an array that it is.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        task: Option<ArrayTask>,
         /// What is done.
         action: slurm_submit::Action,
     },
@@ -148,6 +153,9 @@ pub enum PlannedAction {
     Rerun {
         /// The job.
         job_id: JobId,
+        /// The task of an array that it is.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        task: Option<ArrayTask>,
         /// Its restarts before. A job that Slurm itself has requeued has more.
         restarts: u32,
         /// What changes.
@@ -183,15 +191,26 @@ impl PlannedAction {
         match self {
             Self::Submit { job } if job.args.is_empty() => "submit a job".to_owned(),
             Self::Submit { job } => format!("submit a job with {:?}", job.args),
-            Self::Act { job_id, action } => format!("{} job {job_id}", verb(action)),
+            Self::Act {
+                job_id,
+                task,
+                action,
+            } => format!("{} job {}", verb(action), reference(*job_id, *task)),
             Self::Publish { event_type, .. } => format!("publish {event_type}"),
             Self::Notify { .. } => "send a message".to_owned(),
-            Self::Rerun { job_id, .. } => format!("run job {job_id} again"),
+            Self::Rerun { job_id, task, .. } => {
+                format!("run job {} again", reference(*job_id, *task))
+            }
             Self::RerunTasks { first } => {
                 format!("run the failed tasks of array {} again", first.array)
             }
         }
     }
+}
+
+/// The job's name in requests.
+pub fn reference(job_id: JobId, task: Option<ArrayTask>) -> JobRef {
+    task.map_or(JobRef::Job(job_id), ArrayTask::reference)
 }
 
 const fn verb(action: &slurm_submit::Action) -> &'static str {
@@ -277,21 +296,23 @@ fn rendered_data(
 }
 
 impl JobAct {
-    /// The act for an event. `restarts` is the number of restarts of the event's job.
+    /// The act for an event, which may be about a job.
     ///
     /// # Errors
     /// The key and the problem.
-    pub fn render(&self, fields: &Value, restarts: u32) -> Result<PlannedAction, String> {
+    pub fn render(&self, fields: &Value, event_job: &EventJob) -> Result<PlannedAction, String> {
         let key = format!("action.{}", self.verb.as_str());
-        let text = value(&key, &self.job, fields)?;
-        let job_id = text.parse().ok().and_then(JobId::new);
-        let job_id = job_id.ok_or_else(|| format!("{key}: {text:?} is not the number of a job"))?;
+        let text = value(&key, &self.job, &event_job.named_in(fields))?;
+        let (job_id, task) = event_job.target(&text).ok_or_else(|| {
+            format!("{key}: {text:?} is not the number of a job or of a task, as 4711 or 4711_2")
+        })?;
         let action = match self.verb {
             // A job that is requeued twice runs twice.
             JobVerb::Requeue => {
                 return Ok(PlannedAction::Rerun {
                     job_id,
-                    restarts,
+                    task,
+                    restarts: event_job.restarts,
                     changes: JobUpdate::default(),
                 });
             }
@@ -316,7 +337,53 @@ impl JobAct {
         action
             .validate()
             .map_err(|error| format!("action.{error}"))?;
-        Ok(PlannedAction::Act { job_id, action })
+        Ok(PlannedAction::Act {
+            job_id,
+            task,
+            action,
+        })
+    }
+}
+
+/// The job that an event is about.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct EventJob {
+    id: Option<JobId>,
+    task: Option<ArrayTask>,
+    restarts: u32,
+}
+
+impl EventJob {
+    /// The job, if the event has one.
+    pub fn of(job: Option<&Job>) -> Self {
+        let restarts = job.and_then(|job| job.restarts);
+        Self {
+            id: job.and_then(|job| JobId::new(job.job_id)),
+            task: job.and_then(ArrayTask::of),
+            restarts: restarts.unwrap_or(0),
+        }
+    }
+
+    /// The fields of the event for the template that names a job: `job.job_id` of a task is as `4711_2`, since its job id may be the array's.
+    fn named_in<'a>(&self, fields: &'a Value) -> Cow<'a, Value> {
+        let mut fields = Cow::Borrowed(fields);
+        if let Some(task) = self.task {
+            fields.to_mut()["job"]["job_id"] = task.reference().to_string().into();
+        }
+        fields
+    }
+
+    /// The job that a text names.
+    fn target(&self, text: &str) -> Option<(JobId, Option<ArrayTask>)> {
+        match text.parse().ok()? {
+            JobRef::Job(id) => Some((id, None)),
+            JobRef::ArrayTask { array, task } => {
+                let task = ArrayTask { array, task };
+                let own_id = self.id.filter(|_| self.task == Some(task));
+                Some((own_id.unwrap_or(array), Some(task)))
+            }
+            JobRef::ArrayTasks { .. } | JobRef::HetComponent { .. } => None,
+        }
     }
 }
 
@@ -356,4 +423,45 @@ fn value(key: &str, template: &Template, fields: &Value) -> Result<String, Strin
     template
         .render(fields)
         .map_err(|problem| format!("{key}: {problem}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use mesh_events::proto::mesh::job::v1::ArrayInfo;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_last_task_of_an_array_is_not_the_array() {
+        let job = |job_id, task_id| Job {
+            job_id,
+            array: Some(ArrayInfo {
+                job_id: 120,
+                task_id,
+                ..ArrayInfo::default()
+            }),
+            ..Job::default()
+        };
+        let target = |event_job: &EventJob, field: &str| {
+            let fields = json!({"job": {"job_id": "own", "array_job_id": "120"}});
+            let fields = event_job.named_in(&fields);
+            let text = fields["job"][field].as_str().unwrap_or(field);
+            let target = event_job.target(text);
+            target.map(|(id, task)| (id.get(), reference(id, task).to_string()))
+        };
+        let of = |id, name: &str| Some((id, name.to_owned()));
+        let last = EventJob::of(Some(&job(120, Some(5))));
+        let other = EventJob::of(Some(&job(123, Some(2))));
+        let whole = EventJob::of(Some(&job(120, None)));
+        assert_eq!(target(&last, "job_id"), of(120, "120_5"));
+        assert_eq!(target(&other, "job_id"), of(123, "120_2"));
+        for event_job in [last, other, whole, EventJob::of(None)] {
+            assert_eq!(target(&event_job, "array_job_id"), of(120, "120"));
+            assert_eq!(target(&event_job, "120_7"), of(120, "120_7"));
+            for text in ["", "x", "120_[1-5]", "120+1", "1 2"] {
+                assert_eq!(target(&event_job, text), None, "{text}");
+            }
+        }
+    }
 }

@@ -35,13 +35,41 @@ pub struct FailedTask {
     pub changes: JobUpdate,
 }
 
-impl FailedTask {
-    /// The task of an array that an event is about, without changes. `None` for other jobs.
-    pub fn of(kind: EventType, job: &Job) -> Option<Self> {
+/// A task of an array as requests name it: the job id of an array's last task is the array.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ArrayTask {
+    /// The array.
+    pub array: JobId,
+    /// The task's index.
+    pub task: u32,
+}
+
+impl ArrayTask {
+    /// The task that a job is. `None` for other jobs.
+    pub fn of(job: &Job) -> Option<Self> {
         let array = job.array.as_ref()?;
         Some(Self {
             array: JobId::new(array.job_id)?,
             task: array.task_id?,
+        })
+    }
+
+    /// Its name in requests.
+    pub const fn reference(self) -> JobRef {
+        JobRef::ArrayTask {
+            array: self.array,
+            task: self.task,
+        }
+    }
+}
+
+impl FailedTask {
+    /// The task of an array that an event is about, without changes. `None` for other jobs.
+    pub fn of(kind: EventType, job: &Job) -> Option<Self> {
+        let ArrayTask { array, task } = ArrayTask::of(job)?;
+        Some(Self {
+            array,
+            task,
             job_id: JobId::new(job.job_id)?,
             restarts: job.restarts.unwrap_or(0),
             cause: kind.to_string(),

@@ -8,7 +8,7 @@ use slurm_submit::SubmitKey;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::action::{Action, EventVariables, PlannedAction};
+use super::action::{Action, EventJob, EventVariables, PlannedAction};
 use super::array::FailedTask;
 use super::intent::{Cause, Chain};
 use super::retry;
@@ -80,8 +80,8 @@ pub fn of_event(
         },
         (Action::Retry(_), None) => return None,
         _ => {
-            let restarts = job.and_then(|job| job.restarts).unwrap_or(0);
-            render(rule, &cause, key.clone(), &fields(), restarts)
+            let event_job = EventJob::of(job);
+            render(rule, &cause, key.clone(), &fields(), &event_job)
         }
     };
     let task = match (&rule.action, &action, job) {
@@ -177,7 +177,7 @@ pub fn of_data(rule: &Arc<Rule>, cause: Cause, data: &Value) -> Firing {
     let action = match &rule.action {
         Action::Retry(_) => Err("a retry needs the event of a job".to_owned()),
         Action::Submit(_) | Action::Act(_) | Action::Publish(_) | Action::Notify(_) => {
-            render(rule, &cause, key.clone(), &fields, 0)
+            render(rule, &cause, key.clone(), &fields, &EventJob::default())
         }
     };
     queued(rule, cause, key, action, || fields)
@@ -204,7 +204,7 @@ fn render(
     cause: &Cause,
     key: SubmitKey,
     fields: &Value,
-    restarts: u32,
+    event_job: &EventJob,
 ) -> Result<PlannedAction, String> {
     match &rule.action {
         Action::Submit(submit) => {
@@ -215,7 +215,7 @@ fn render(
             };
             submit.render(key, &rule.id.owner, fields, &variables)
         }
-        Action::Act(act) => act.render(fields, restarts),
+        Action::Act(act) => act.render(fields, event_job),
         Action::Publish(publish) => publish.render(fields),
         Action::Notify(notify) => notify.render(fields),
         Action::Retry(_) => Err("a retry is planned by its cause".to_owned()),

@@ -127,6 +127,7 @@ pub fn plan(policy: &RetryPolicy, kind: EventType, job: &Job) -> Result<PlannedA
     }
     Ok(PlannedAction::Rerun {
         job_id: JobId::new(job.job_id).ok_or(NoRetry::Unknown("id"))?,
+        task: None,
         restarts: job.restarts.unwrap_or(0),
         changes,
     })

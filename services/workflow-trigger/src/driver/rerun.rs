@@ -13,19 +13,18 @@ impl Driver {
     pub(super) async fn rerun(
         &self,
         intent: &Intent,
-        job_id: JobId,
+        job: &JobRef,
         restarts: u32,
         changes: &JobUpdate,
     ) -> Result<Step, Error> {
         let owner = &intent.rule.owner;
         if intent.state != IntentState::Confirmed {
-            if let Err(step) = self.requeue_held(intent, job_id, restarts).await? {
+            if let Err(step) = self.requeue_held(intent, job, restarts).await? {
                 return Ok(step);
             }
             if *changes != JobUpdate::default() {
                 let action = Action::Update(changes.clone());
-                let reference = JobRef::Job(job_id);
-                let updated = self.submitter.act(owner, &reference, &action).await;
+                let updated = self.submitter.act(owner, job, &action).await;
                 match self.answer(updated) {
                     Ok(Acted::Done) => {}
                     Ok(Acted::Absent | Acted::OtherKey) => {
@@ -42,11 +41,7 @@ impl Driver {
                 return Ok(Step::Stored);
             }
         }
-        let reference = JobRef::Job(job_id);
-        let released = self
-            .submitter
-            .act(owner, &reference, &Action::Release)
-            .await;
+        let released = self.submitter.act(owner, job, &Action::Release).await;
         match self.answer(released) {
             Ok(Acted::Done) => self.end(intent, IntentState::Done, "").await,
             Ok(Acted::Absent | Acted::OtherKey) => {
@@ -61,48 +56,33 @@ impl Driver {
     async fn requeue_held(
         &self,
         intent: &Intent,
-        job_id: JobId,
+        job: &JobRef,
         restarts: u32,
     ) -> Result<Result<(), Step>, Error> {
-        let owner = &intent.rule.owner;
-        let status = self.submitter.status(owner, job_id).await;
-        let status = match self.answer(status) {
-            Ok(Confirmation::Present(status)) if status.from_accounting => {
-                let words = "the controller no longer has the job: MinJobAge is over";
-                return self.refuse(intent, words).await.map(Err);
-            }
-            Ok(Confirmation::Present(status)) => status,
-            Ok(Confirmation::Absent) => {
-                return self.refuse(intent, "Slurm has no such job").await.map(Err);
-            }
-            Ok(Confirmation::OtherKey) => {
-                return self
-                    .refuse(intent, "the job is another user's")
-                    .await
-                    .map(Err);
-            }
-            Ok(Confirmation::Unknown(words)) => return Ok(Err(Step::Retry(words))),
-            Err(error) => return Ok(Err(Step::Retry(error.to_string()))),
+        let shown = match job {
+            JobRef::ArrayTask { array, task } => self.shown_task(intent, *array, *task).await?,
+            other => self.shown_job(intent, other.root()).await?,
         };
-        let now = status.restarts.unwrap_or(0);
+        let now = match shown {
+            Ok(shown) => shown,
+            Err(step) => return Ok(Err(step)),
+        };
         // Ours, if an earlier attempt was sent.
-        if now == restarts.saturating_add(1) && status.held && intent.sent_at.is_some() {
+        if now.restarts == restarts.saturating_add(1) && now.is_held && intent.sent_at.is_some() {
             return Ok(Ok(()));
         }
-        if now != restarts {
+        if now.restarts != restarts {
             let words = format!(
-                "the job runs again already: it has {now} restarts, and had {restarts} at the event"
+                "the job runs again already: it has {} restarts, and had {restarts} at the event",
+                now.restarts
             );
             return self.refuse(intent, &words).await.map(Err);
         }
         if !self.store.sending(intent, Utc::now()).await? {
             return Ok(Err(Step::Stored));
         }
-        let reference = JobRef::Job(job_id);
-        let requeued = self
-            .submitter
-            .act(owner, &reference, &Action::RequeueHold)
-            .await;
+        let owner = &intent.rule.owner;
+        let requeued = self.submitter.act(owner, job, &Action::RequeueHold).await;
         match self.answer(requeued) {
             Ok(Acted::Done) => Ok(Ok(())),
             Ok(Acted::Absent | Acted::OtherKey) => {
@@ -112,4 +92,57 @@ impl Driver {
             Err(error) => Ok(Err(Step::Retry(error.to_string()))),
         }
     }
+
+    async fn shown_job(
+        &self,
+        intent: &Intent,
+        job_id: JobId,
+    ) -> Result<Result<ShownJob, Step>, Error> {
+        let status = self.submitter.status(&intent.rule.owner, job_id).await;
+        let words = match self.answer(status) {
+            Ok(Confirmation::Present(status)) if status.from_accounting => {
+                "the controller no longer has the job: MinJobAge is over"
+            }
+            Ok(Confirmation::Present(status)) => {
+                return Ok(Ok(ShownJob {
+                    restarts: status.restarts.unwrap_or(0),
+                    is_held: status.held,
+                }));
+            }
+            Ok(Confirmation::Absent) => "Slurm has no such job",
+            Ok(Confirmation::OtherKey) => "the job is another user's",
+            Ok(Confirmation::Unknown(words)) => return Ok(Err(Step::Retry(words))),
+            Err(error) => return Ok(Err(Step::Retry(error.to_string()))),
+        };
+        self.refuse(intent, words).await.map(Err)
+    }
+
+    async fn shown_task(
+        &self,
+        intent: &Intent,
+        array: JobId,
+        task: u32,
+    ) -> Result<Result<ShownJob, Step>, Error> {
+        let records = self.submitter.tasks(&intent.rule.owner, array).await;
+        let records = match self.answer(records) {
+            Ok(records) => records,
+            Err(error) => return Ok(Err(Step::Retry(error.to_string()))),
+        };
+        let record = records.iter().find(|record| record.task == Some(task));
+        let Some(record) = record else {
+            let words =
+                "the owner has no such task, or the controller no longer has it: MinJobAge is over";
+            return self.refuse(intent, words).await.map(Err);
+        };
+        Ok(Ok(ShownJob {
+            restarts: record.restarts,
+            is_held: record.held,
+        }))
+    }
+}
+
+/// What the controller shows of a job or task.
+struct ShownJob {
+    restarts: u32,
+    is_held: bool,
 }

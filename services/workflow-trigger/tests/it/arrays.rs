@@ -62,7 +62,7 @@ fn failure(array: u32, task: u32, job: u32, restarts: u32) -> Event {
 }
 
 /// The jobs of an array's tasks.
-async fn jobs(cluster: &Cluster, array: u32) -> BTreeMap<u32, u32> {
+pub async fn jobs(cluster: &Cluster, array: u32) -> BTreeMap<u32, u32> {
     let command = ["scontrol", "show", "job", "-o", &array.to_string()];
     let shown = cluster.run("root", &command).await;
     let value = |line: &str, name: &str| -> Option<u32> {

@@ -5,6 +5,7 @@
 mod access;
 mod approval;
 mod approvers;
+mod array_acts;
 mod arrays;
 mod claims;
 mod cluster;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use chrono::{DateTime, Utc};
+use chrono::Utc;
 use event_filter::DecodedEvent;
 use mesh_bus::{BatchHandler, Disposition, Message, trace};
 use mesh_events::catalogue::MESH_IN;
@@ -14,6 +14,7 @@ use slurm_submit::SubmitKey;
 use tokio::sync::{Notify, watch};
 
 use crate::adapters::plan::Planned;
+use crate::adapters::progress::JobEnd;
 use crate::adapters::store::Store;
 use crate::config::Config;
 use crate::domain::firing::{self, Firing};
@@ -49,13 +50,7 @@ pub(crate) struct EventEvaluator {
 /// What an event means beside the rules that it fires.
 enum Observation {
     /// A job ended.
-    Ended {
-        cluster: String,
-        key: Option<SubmitKey>,
-        job_id: u32,
-        at: DateTime<Utc>,
-        how: String,
-    },
+    Ended(JobEnd),
     /// Slurm's controller answers again.
     SourceUp { cluster: String },
 }
@@ -142,17 +137,8 @@ impl EventEvaluator {
         // First, so that the limit on running jobs counts an end before the firing that it causes.
         for observation in observations {
             match observation {
-                Observation::Ended {
-                    cluster,
-                    key,
-                    job_id,
-                    at,
-                    how,
-                } => {
-                    let key = key.as_ref().map(SubmitKey::as_str);
-                    self.store
-                        .job_ended(&cluster, key, job_id, at, &how)
-                        .await?;
+                Observation::Ended(end) => {
+                    self.store.job_ended(&end).await?;
                     // Another may wait for it.
                     self.planned.notify();
                 }
@@ -254,7 +240,7 @@ fn observation(kind: EventType, event: &DecodedEvent) -> Option<Observation> {
         }
         // After a requeue the job goes on.
         (EventType::JobRequeued, ..) => None,
-        (kind, Some(job), _) if kind.is_end() => Some(Observation::Ended {
+        (kind, Some(job), _) if kind.is_end() => Some(Observation::Ended(JobEnd {
             cluster,
             key: SubmitKey::in_comment(&job.comment),
             job_id: job.job_id,
@@ -264,7 +250,8 @@ fn observation(kind: EventType, event: &DecodedEvent) -> Option<Observation> {
                 .and_then(from_timestamp)
                 .unwrap_or_default(),
             how: kind.event().to_owned(),
-        }),
+            restarts: job.restarts.unwrap_or(0),
+        })),
         _ => None,
     }
 }

@@ -70,7 +70,7 @@ fn add(lines: &mut Vec<String>, runs: &[Value], run: &Value, depth: usize) {
         "" => String::new(),
         job => format!(" of job {job}"),
     };
-    let led_to = match (triggers::job(run).as_str(), value("ended_as").as_str()) {
+    let led_to = match (triggers::job(run).as_str(), triggers::ended(run).as_str()) {
         ("", _) => String::new(),
         (job, "") => format!(" job {job}"),
         (job, ended) => format!(" job {job} ({ended})"),
@@ -99,7 +99,8 @@ mod tests {
     fn a_run_stands_below_the_one_that_led_to_it() {
         let runs = [
             json!({"key": "a", "rule": "alice/first", "event_type": "s3.object_created", "state": "released", "job_id": 7, "ended_as": "completed"}),
-            json!({"key": "b", "parent": "a", "rule": "alice/next", "event_type": "job.completed", "event_job_id": 7, "state": "released", "job_id": 8}),
+            json!({"key": "b", "parent": "a", "rule": "alice/next", "event_type": "job.completed", "event_job_id": 7, "state": "released", "job_id": 8, "ended_as": "completed", "restarts": 1}),
+            json!({"key": "f", "parent": "b", "rule": "alice/again", "event_type": "job.out_of_memory", "event_job_id": 8, "state": "done", "job_id": 8}),
             json!({"key": "c", "parent": "a", "rule": "alice/note", "event_type": "job.completed", "event_job_id": 7, "state": "done"}),
             json!({"key": "e", "parent": "c", "rule": "alice/again", "event_type": "job.timeout", "event_job_id": 13, "state": "done", "job_id": 10, "tasks": "3,5-7"}),
             json!({"key": "d", "parent": "hidden", "rule": "alice/other", "event_type": "job.failed", "event_job_id": 9, "state": "refused", "error": "the rule is paused"}),
@@ -107,7 +108,8 @@ mod tests {
         assert_eq!(
             tree(&runs),
             "s3.object_created → alice/first → released job 7 (completed)\n  \
-             job.completed of job 7 → alice/next → released job 8\n  \
+             job.completed of job 7 → alice/next → released job 8 (completed after 1 restart)\n    \
+             job.out_of_memory of job 8 → alice/again → done job 8\n  \
              job.completed of job 7 → alice/note → done\n    \
              job.timeout of job 13 → alice/again → done job 10_[3,5-7]\n\
              job.failed of job 9 → alice/other → refused: the rule is paused"

@@ -183,15 +183,35 @@ async fn full_name(client: &Client, rule: &str) -> Result<String, Error> {
     if rule.contains('/') {
         return Ok(rule.to_owned());
     }
-    let answer = client.get("/v1/whoami", &Query::new()).await?;
-    let users = answer["users"].as_array();
-    let user = users.and_then(|users| users.first()).map(show::value);
-    let user = user.ok_or_else(|| {
-        Error::Usage(format!(
-            "{rule}: you have no Unix user; name the owner too: USER/{rule}"
-        ))
-    })?;
-    Ok(format!("{user}/{rule}"))
+    let caller = client.get("/v1/whoami", &Query::new()).await?;
+    let rules = client.get("/v1/triggers", &Query::new()).await?;
+    own_rule(rule, &caller, &rules).map_err(Error::Usage)
+}
+
+/// The caller's rule of this name, or an error that says what else to write.
+fn own_rule(name: &str, caller: &Value, rules: &Value) -> Result<String, String> {
+    let users = caller["users"].as_array().into_iter().flatten();
+    let users: Vec<String> = users.map(show::value).collect();
+    let rules = rules["rules"].as_array().into_iter().flatten();
+    let rules: Vec<String> = rules.map(|rule| show::value(&rule["rule"])).collect();
+    let mut own = users.iter().map(|user| format!("{user}/{name}"));
+    if let Some(rule) = own.find(|rule| rules.contains(rule)) {
+        return Ok(rule);
+    }
+    let of_others = rules
+        .into_iter()
+        .filter(|rule| rule.split_once('/').is_some_and(|(_, other)| other == name));
+    let of_others: Vec<String> = of_others.collect();
+    let name = show::clean(name);
+    Err(match of_others.as_slice() {
+        [] => format!(
+            "{name}: no such rule that you may see (smesh triggers list); of a removed rule name the owner, too: USER/{name}"
+        ),
+        others => format!(
+            "{name}: you have no such rule; name the owner, too: {}",
+            others.join(" or ")
+        ),
+    })
 }
 
 fn path(rule: &str, act: &str) -> String {
@@ -306,7 +326,7 @@ fn runs(answer: &Value) -> String {
             value("event_type"),
             value("state"),
             job(run),
-            value("ended_as"),
+            ended(run),
             value("key"),
             value("error"),
         ]);
@@ -323,6 +343,16 @@ pub(super) fn job(run: &Value) -> String {
     match run["tasks"].as_str() {
         Some(tasks) => format!("{job}_[{}]", show::clean(tasks)),
         None => job,
+    }
+}
+
+/// How the job of a run ended, the last time that it ran.
+pub(super) fn ended(run: &Value) -> String {
+    let ended = show::clean(&show::value(&run["ended_as"]));
+    match run["restarts"].as_u64() {
+        Some(1) => format!("{ended} after 1 restart"),
+        Some(restarts) => format!("{ended} after {restarts} restarts"),
+        None => ended,
     }
 }
 
@@ -376,6 +406,22 @@ fn add_lines(lines: &mut Vec<String>, depth: usize, value: &Value, besides: &[&s
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_rule_without_an_owner_is_the_callers() {
+        let rules = json!({"rules": [
+            {"rule": "alice/plot"}, {"rule": "bob/plot"}, {"rule": "bob/plotting"}
+        ]});
+        let of = |users: Value, name| own_rule(name, &json!({ "users": users }), &rules);
+        assert_eq!(of(json!(["bob"]), "plot").unwrap(), "bob/plot");
+        assert_eq!(of(json!(["carol", "alice"]), "plot").unwrap(), "alice/plot");
+        let error = of(json!(["root"]), "plot").unwrap_err();
+        assert!(error.ends_with(": alice/plot or bob/plot"), "{error}");
+        let error = of(json!([]), "plotting").unwrap_err();
+        assert!(error.ends_with(": bob/plotting"), "{error}");
+        let error = of(json!(["bob"]), "gone").unwrap_err();
+        assert!(error.ends_with(": USER/gone"), "{error}");
+    }
 
     #[test]
     fn what_is_refused_by_a_rate_is_sent_again_and_nothing_else() {

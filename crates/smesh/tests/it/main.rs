@@ -30,6 +30,7 @@ mod set_back;
 mod stopping;
 mod storage;
 mod tampered;
+mod triggers;
 mod up;
 mod webhooks;
 mod witness;

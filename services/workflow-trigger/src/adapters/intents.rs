@@ -18,7 +18,7 @@ use crate::error::Error;
 
 /// How long a driver has a run. Longer than all requests of one step.
 const CLAIM_DURATION: Duration = Duration::from_secs(600);
-const COLUMNS: &str = "key, rule_owner, rule_name, state, event_id, event_type, cluster, event_at, fired_by, root, depth, action, job_id, attempts, created_at, updated_at, sent_at, accepted_at, released_at, ended_at, ended_as, error, traceparent, parent, event_job, approve_within, approve_until, asked, approved_by, requesters, array_attempt";
+const COLUMNS: &str = "key, rule_owner, rule_name, state, event_id, event_type, cluster, event_at, fired_by, root, depth, action, job_id, attempts, created_at, updated_at, sent_at, accepted_at, released_at, ended_at, ended_as, restarts, error, traceparent, parent, event_job, approve_within, approve_until, asked, approved_by, requesters, array_attempt";
 
 /// Selects runs for the API.
 #[derive(Clone, Debug, Default)]
@@ -314,6 +314,7 @@ fn read(
         accepted_at: time("accepted_at")?,
         released_at: time("released_at")?,
         ended: time("ended_at")?.map(|at| (at, ended_as)),
+        restarts: number("restarts")?.unwrap_or(0),
         error: row.get("error")?,
         array_attempt: number("array_attempt")?,
         tasks: Vec::new(),

@@ -215,12 +215,15 @@ pub(crate) struct RunView {
     /// When its job was released. Absent before.
     #[serde(skip_serializing_if = "Option::is_none")]
     released_at: Option<DateTime<Utc>>,
-    /// When its job ended. Absent before.
+    /// When its job ended the last time. Absent before it ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     ended_at: Option<DateTime<Utc>>,
-    /// Type of the job's end, such as `completed`. Absent before.
+    /// Type of the job's last end, such as `completed`. Absent before it ended.
     #[serde(skip_serializing_if = "String::is_empty")]
     ended_as: String,
+    /// How often Slurm had restarted the job before its last end. Absent if never.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    restarts: Option<u32>,
     /// The last error, or the reason of a refusal. Absent without one.
     #[serde(skip_serializing_if = "String::is_empty")]
     error: String,
@@ -267,6 +270,7 @@ impl RunView {
             released_at: run.released_at,
             ended_at,
             ended_as,
+            restarts: Some(run.restarts).filter(|restarts| *restarts > 0),
             error: run.error.clone(),
             approve_until: run
                 .approval

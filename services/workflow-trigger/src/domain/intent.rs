@@ -222,8 +222,10 @@ pub struct Intent {
     pub released_at: Option<DateTime<Utc>>,
     /// When it reached its state.
     pub updated_at: DateTime<Utc>,
-    /// When the job ended, and how.
+    /// When the job ended the last time, and how.
     pub ended: Option<(DateTime<Utc>, String)>,
+    /// How often Slurm had restarted it before.
+    pub restarts: u32,
     /// The last error, in Slurm's words.
     pub error: String,
     /// Which retry of these tasks of an array it is. `None`: it is no such retry.

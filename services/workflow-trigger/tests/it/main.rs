@@ -10,6 +10,7 @@ mod arrays;
 mod claims;
 mod cluster;
 mod cron;
+mod ends;
 mod examples;
 mod guards;
 mod incoming;

@@ -3,6 +3,7 @@
 pub mod approvals;
 pub mod arrays;
 pub mod bus;
+pub mod ends;
 pub mod intents;
 pub mod outbox;
 pub mod plan;

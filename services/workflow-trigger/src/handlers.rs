@@ -13,8 +13,8 @@ use mesh_runtime::Condition;
 use slurm_submit::SubmitKey;
 use tokio::sync::{Notify, watch};
 
+use crate::adapters::ends::JobEnd;
 use crate::adapters::plan::Planned;
-use crate::adapters::progress::JobEnd;
 use crate::adapters::store::Store;
 use crate::config::Config;
 use crate::domain::firing::{self, Firing};

@@ -6,7 +6,6 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use mesh_db::sql::Sql;
 use mesh_events::proto::mesh::audit::v1::TriggerActed;
-use slurm_submit::SubmitKey;
 use slurm_types::JobId;
 
 use super::outbox;
@@ -14,23 +13,6 @@ use super::rule_states;
 use super::store::{Store, names};
 use crate::domain::intent::{Intent, IntentState};
 use crate::error::Error;
-
-/// The end of a job.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct JobEnd {
-    /// Its cluster.
-    pub cluster: String,
-    /// The key in its comment.
-    pub key: Option<SubmitKey>,
-    /// Its id.
-    pub job_id: u32,
-    /// When it ended.
-    pub at: DateTime<Utc>,
-    /// Type of the end, such as `completed`.
-    pub how: String,
-    /// How often Slurm had restarted it.
-    pub restarts: u32,
-}
 
 /// A restarted controller may have lost what it accepted or released this long before.
 const RECHECKED: Duration = Duration::from_secs(600);
@@ -261,36 +243,6 @@ impl Store {
             .bind((now - RECHECKED).timestamp_micros())
             .push("))");
         self.change("check runs again", sql, Vec::new())
-            .await
-            .map(drop)
-    }
-
-    /// Notes the end of a job, by the key in its comment or by its id. A job that runs again ends again.
-    ///
-    /// # Errors
-    /// If the database refuses.
-    pub async fn job_ended(&self, end: &JobEnd) -> Result<(), Error> {
-        let at = end.at.timestamp_micros();
-        let sql = Sql::new("UPDATE intents SET ended_at = ")
-            .bind(at)
-            .push(", ended_as = ")
-            .bind(&end.how)
-            .push(", restarts = ")
-            .bind(end.restarts)
-            .push(" WHERE cluster = ")
-            .bind(&end.cluster);
-        let sql = match &end.key {
-            Some(key) => sql
-                .push(" AND (ended_at IS NULL OR ended_at < ")
-                .bind(at)
-                .push(") AND key = ")
-                .bind(key.as_str()),
-            // An id may come back after a crash of the controller, and belong to another user.
-            None => sql
-                .push(" AND ended_at IS NULL AND starts_job = 1 AND released_at IS NOT NULL AND job_id = ")
-                .bind(end.job_id),
-        };
-        self.change("store end of job", sql, Vec::new())
             .await
             .map(drop)
     }

@@ -8,8 +8,9 @@ use slurm_submit::SubmitKey;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::action::{Action, EventJob, EventVariables, PlannedAction};
+use super::action::{Action, EventVariables, PlannedAction};
 use super::array::FailedTask;
+use super::event_job::EventJob;
 use super::intent::{Cause, Chain};
 use super::retry;
 use super::rule::{EventSelector, Rule};

@@ -7,7 +7,7 @@ use mesh_events::proto::mesh::event::v1::{
 use mesh_events::proto::mesh::job::v1::{Continuation, Job, JobEvent};
 use mesh_events::{EventId, EventType, SCHEMA_VERSION, Slot, timestamp};
 
-use crate::domain::{self, Fact, FactId, Observation, payload};
+use crate::domain::{self, Canceller, Fact, FactId, Observation, payload};
 use crate::identity::IdentityResolver;
 
 /// What caused a read.
@@ -68,7 +68,7 @@ impl EventContext<'_> {
         job: Job,
         owner: &domain::Owner,
     ) -> Event {
-        self.build(fact, observation.cancelled_by, job, owner)
+        self.build(fact, observation.cancelled_by.as_ref(), job, owner)
     }
 
     /// Builds the event of a fact that no observation shows.
@@ -79,7 +79,7 @@ impl EventContext<'_> {
     fn build(
         &self,
         fact: &Fact,
-        cancelled_by: Option<u32>,
+        cancelled_by: Option<&Canceller>,
         mut job: Job,
         owner: &domain::Owner,
     ) -> Event {
@@ -89,6 +89,10 @@ impl EventContext<'_> {
             .unwrap_or(self.now);
         if let Some(allocation) = &fact.allocation {
             allocation.apply_to(&mut job);
+        }
+        if fact.kind == EventType::JobStarted && job.start_time.is_none() {
+            // An inferred start, which no record has.
+            job.start_time = fact.at.map(payload::seconds);
         }
         payload::limit(&mut job);
         job.attempt = fact.run.attempt;
@@ -157,11 +161,14 @@ impl EventContext<'_> {
         }
     }
 
-    /// The actor with this uid, for another user's job.
-    fn other_user(&self, uid: u32, owner: &domain::Owner) -> Actor {
+    /// The actor, for another user's job.
+    fn other_user(&self, by: &Canceller, owner: &domain::Owner) -> Actor {
         let actors = self.identities.actors();
-        let user = actors.name(uid);
-        let coordinates = uid != 0 && actors.coordinates(&user, &owner.account);
+        let user = match by {
+            Canceller::Uid(uid) => actors.name(*uid),
+            Canceller::Name(name) => name.clone(),
+        };
+        let coordinates = *by != Canceller::Uid(0) && actors.coordinates(&user, &owner.account);
         let kind = if coordinates {
             ActorKind::Coordinator
         } else {
@@ -179,7 +186,7 @@ impl EventContext<'_> {
     fn actor(
         &self,
         fact: &Fact,
-        cancelled_by: Option<u32>,
+        cancelled_by: Option<&Canceller>,
         job: &Job,
         owner: &domain::Owner,
     ) -> Option<Actor> {
@@ -204,10 +211,9 @@ impl EventContext<'_> {
                 "JobHeldAdmin" => of(ActorKind::Admin),
                 _ => of(ActorKind::System),
             },
-            EventType::JobCancelled | EventType::JobCorrected => match (cancelled_by, owner.uid) {
-                (Some(by), Some(uid)) if by == uid => the_owner(),
-                (Some(by), _) => Some(self.other_user(by, owner)),
-                (None, _) => None,
+            EventType::JobCancelled | EventType::JobCorrected => match cancelled_by? {
+                by if by.is(owner) => the_owner(),
+                by => Some(self.other_user(by, owner)),
             },
             EventType::JobPreempted => of(ActorKind::Preemptor),
             EventType::JobStarted
@@ -238,4 +244,69 @@ pub fn other_run(fact: &Fact, observation: &Observation) -> Job {
     job.submit_time = Some(payload::seconds(fact.run.submit_time));
     (job.start_time, job.expected_start_time) = (None, None);
     job
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::identity::Config;
+
+    #[test]
+    fn a_canceller_without_a_known_uid_is_an_actor_by_name() {
+        let identities = IdentityResolver::new(None, &Config::default());
+        let context = EventContext {
+            now: Utc::now(),
+            cause: &Cause::Accounting,
+            over_rest: true,
+            late_after: 0,
+            usage_after: 0,
+            identities: &identities,
+        };
+        let coordinates = [("carol".to_owned(), ["ml".to_owned()].into())];
+        identities.actors().set_coordinators(coordinates.into());
+        let owner = domain::Owner {
+            user: "alice".to_owned(),
+            uid: Some(7),
+            account: "ml".to_owned(),
+        };
+        let fact = Fact::sample(EventType::JobCancelled);
+        let actor = |by: Option<Canceller>| {
+            let event = context.build(&fact, by.as_ref(), Job::default(), &owner);
+            let actor = event.actor?;
+            Some((actor.kind(), actor.user))
+        };
+        let named = |name: &str| Some(Canceller::Name(name.to_owned()));
+        let is = |kind, user: &str| Some((kind, user.to_owned()));
+        assert_eq!(actor(None), None);
+        assert_eq!(actor(named("alice")), is(ActorKind::User, "alice"));
+        assert_eq!(actor(Some(Canceller::Uid(7))), is(ActorKind::User, "alice"));
+        assert_eq!(actor(named("carol")), is(ActorKind::Coordinator, "carol"));
+        assert_eq!(actor(named("bob")), is(ActorKind::Admin, "bob"));
+    }
+
+    #[test]
+    fn an_inferred_start_has_its_time_in_the_payload() {
+        let identities = IdentityResolver::new(None, &Config::default());
+        let context = EventContext {
+            now: Utc::now(),
+            cause: &Cause::Accounting,
+            over_rest: false,
+            late_after: 0,
+            usage_after: 0,
+            identities: &identities,
+        };
+        let start_time = |kind| {
+            let fact = Fact {
+                at: Some(120),
+                ..Fact::sample(kind)
+            };
+            let event = context.build(&fact, None, Job::default(), &domain::Owner::default());
+            event.job().unwrap().start_time
+        };
+        assert_eq!(
+            start_time(EventType::JobStarted),
+            Some(payload::seconds(120))
+        );
+        assert_eq!(start_time(EventType::JobRequeued), None);
+    }
 }

@@ -96,7 +96,7 @@ fn one(
                 false => ExitCodes::Reported,
             };
             let row = json::accounting(item, codes, |user| user.parse().ok());
-            row.map(|row| named_canceller(record("accounting", &row), item))
+            row.map(|row| named_canceller(record("accounting", &row)))
                 .ok_or_else(|| needs("a job_id"))
         }
         "jobs" => Err(needs(
@@ -119,13 +119,13 @@ fn one(
 }
 
 /// Accounting names the canceller by user name; the collectors look up the uid, which only the cluster's hosts know.
-fn named_canceller(mut row: InspectedRecord, item: &Value) -> InspectedRecord {
-    let name = item.get("kill_request_user").and_then(Value::as_str);
-    if let (Some(name), Some(Value::Null)) = (
-        name.filter(|name| !name.is_empty()),
-        row.record.get("cancelled_by"),
-    ) {
-        row.record["cancelled_by"] = name.into();
+fn named_canceller(mut row: InspectedRecord) -> InspectedRecord {
+    let name = row
+        .record
+        .as_object_mut()
+        .and_then(|row| row.remove("canceller"));
+    if let Some(name) = name {
+        row.record["cancelled_by"] = name;
     }
     row
 }

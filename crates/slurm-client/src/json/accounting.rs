@@ -2,7 +2,8 @@
 //!
 //! - 22.05 loses exit codes: a job that `sacct -P` shows as `FAILED 3:0` has `SUCCESS`, 0 here (seen on 22.05.8, v0.0.36 to v0.0.38).
 //!   Signals survive, and `COMPLETED` means 0 by itself; every other exit code is unknown.
-//! - It also has no uid, and names the canceller by user name, so the uid has to be looked up.
+//! - It also has no uid, and names the canceller by user name, so the uid has to be looked up. A name that this host does not know stays a
+//!   name.
 //! - `array.task` is a bitmap on 24.11 and later: `0xC` is tasks 2 and 3.
 
 use serde_json::Value;
@@ -85,7 +86,11 @@ pub(crate) fn accounting(
     };
     row.array = array(&mut fields);
     if row.state.is(JobBaseState::Cancelled) {
-        row.cancelled_by = uid(&fields.text("kill_request_user"));
+        let canceller = fields.text("kill_request_user");
+        row.cancelled_by = uid(&canceller);
+        if row.cancelled_by.is_none() {
+            row.canceller = canceller;
+        }
     }
     if row.end.is_some() && row.state.is(JobBaseState::Pending) && row.state.has(JobFlag::Requeued)
     {

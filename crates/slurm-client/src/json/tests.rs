@@ -244,6 +244,20 @@ fn row_fields(row: &AccountingRecord, lost: bool) -> Compared {
     fields
 }
 
+#[test]
+fn a_canceller_whom_this_host_does_not_know_keeps_the_name() {
+    let row = |user: &str| {
+        let row = serde_json::json!({
+            "job_id": 1, "state": {"current": "CANCELLED"}, "kill_request_user": user,
+        });
+        let row = accounting(&row, ExitCodes::Lost, captured_users).unwrap();
+        (row.cancelled_by, row.canceller)
+    };
+    assert_eq!(row("alice"), (Some(20_001), String::new()));
+    assert_eq!(row("carol"), (None, "carol".to_owned()));
+    assert_eq!(row(""), (None, String::new()));
+}
+
 /// The users of the captured clusters.
 fn captured_users(user: &str) -> Option<u32> {
     match user {

@@ -54,6 +54,9 @@ pub struct AccountingRecord {
     pub state: JobState,
     /// Uid that cancelled it: `CANCELLED by 20002`.
     pub cancelled_by: Option<u32>,
+    /// User that cancelled it, where the source has the name and this host does not know its uid.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub canceller: String,
     /// Exit code; see the type's notes for 22.05.
     pub exit_code: Option<ExitCode>,
     /// Highest exit code of its steps; users may change it later.

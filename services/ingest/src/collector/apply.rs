@@ -14,8 +14,8 @@ use super::{Collector, Core, FollowUpLookups, TracedObservation};
 use crate::adapters::fenced::{BACKOFF, pause};
 use crate::adapters::store::Store;
 use crate::domain::{
-    self, EndLookup, LookupTarget, Observation, ObservationContext, Record, Resolution, observe,
-    payload, run_of,
+    self, Canceller, EndLookup, LookupTarget, Observation, ObservationContext, Record, Resolution,
+    observe, payload, run_of,
 };
 use crate::envelope::{Cause, EventContext, other_run};
 use crate::{Error, metrics};
@@ -98,10 +98,9 @@ impl Collector {
 
     /// Looks up the names of users who cancelled jobs of others, so that events have them.
     pub async fn look_up_cancellers(&self, observations: impl IntoIterator<Item = &Observation>) {
-        let other = |observation: &Observation| {
-            observation
-                .cancelled_by
-                .filter(|uid| observation.owner.uid != Some(*uid))
+        let other = |observation: &Observation| match &observation.cancelled_by {
+            Some(by @ Canceller::Uid(uid)) if !by.is(&observation.owner) => Some(*uid),
+            _ => None,
         };
         let uids: BTreeSet<u32> = observations.into_iter().filter_map(other).collect();
         for uid in uids {

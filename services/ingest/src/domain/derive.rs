@@ -61,6 +61,30 @@ pub struct Fact {
 }
 
 impl Fact {
+    /// A fact of this type, for tests.
+    #[cfg(test)]
+    pub fn sample(kind: EventType) -> Self {
+        Self {
+            run: RunKey {
+                cluster: "c".to_owned(),
+                job_id: 1,
+                task_id: None,
+                submit_time: 100,
+                attempt: 0,
+            },
+            kind,
+            id: FactId::Recorded(Slot::of_type(kind).unwrap_or(Slot::End)),
+            at: None,
+            seq: 1,
+            inferred: false,
+            previous_state: String::new(),
+            restart_count: None,
+            continues: None,
+            array_tasks: String::new(),
+            allocation: None,
+        }
+    }
+
     /// Computes the id of the event.
     pub fn event_id(&self) -> EventId {
         match self.id {
@@ -254,9 +278,7 @@ fn end(emitter: &mut Emitter<'_>, observation: &Observation, context: &Observati
         at: observation.end.unwrap_or(context.now),
         inferred: inferred || observation.end_is_inferred,
     });
-    // Accounting may have nodes but no start for a run that ended in the second of its start (seen on 22.05).
-    let ran = observation.record == Record::Accounting && observation.allocated;
-    emitter.next.usage_pending = emitter.next.started.is_some() || ran;
+    emitter.next.usage_pending = emitter.next.started.is_some();
     let code = observation
         .job
         .exit_code
@@ -335,6 +357,12 @@ fn correct(
         at: observation.end.unwrap_or_default(),
         inferred: is_inferred || is_still_inferred,
     };
+    // Then the start was inferred, too.
+    let has_same_time = was_inferred && next.started == Some(at);
+    let is_other_start =
+        has_same_time && observation.started() && observation.start != next.started;
+    let shows_start = next.started.is_none()
+        && (observation.started() || observation.end_of_lost_start().is_some());
     let first = next.end.replace(end.clone());
     if event.is_some() && first.as_ref() != Some(&end) && next.rare.first_end.is_none() {
         next.rare.first_end = first;
@@ -353,7 +381,7 @@ fn correct(
         let fact = emitter.recorded(kind, Slot::End, observation.end);
         fact.array_tasks = tasks.unwrap_or_default();
         fact.inferred |= is_inferred;
-    } else if event != Some(kind) || next.started.is_none() && observation.started() {
+    } else if event != Some(kind) || shows_start || is_other_start {
         next.rare.corrections += 1;
         let (first, n) = (EventId::recorded(run, Slot::End), next.rare.corrections);
         let mut emitter = Emitter {
@@ -362,7 +390,9 @@ fn correct(
             facts,
             inferred: false,
         };
-        if emitter.next.started.is_none() {
+        if is_other_start {
+            emitter.next.started = observation.start;
+        } else if emitter.next.started.is_none() {
             // Until now no record had shown that it ran at all.
             start(&mut emitter, observation);
             emitter.next.usage_pending = emitter.next.started.is_some();

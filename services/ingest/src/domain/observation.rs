@@ -46,6 +46,30 @@ pub struct Owner {
     pub account: String,
 }
 
+/// The user that cancelled a job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Canceller {
+    /// By uid.
+    Uid(u32),
+    /// By a name that this host does not know. slurmrestd has names only.
+    Name(String),
+}
+
+impl Canceller {
+    fn of(row: &AccountingRecord) -> Option<Self> {
+        let name = || (!row.canceller.is_empty()).then(|| Self::Name(row.canceller.clone()));
+        row.cancelled_by.map(Self::Uid).or_else(name)
+    }
+
+    /// Whether the job's owner cancelled it.
+    pub fn is(&self, owner: &Owner) -> bool {
+        match self {
+            Self::Uid(uid) => owner.uid == Some(*uid),
+            Self::Name(name) => owner.user == *name,
+        }
+    }
+}
+
 /// What a run held from a moment on, as accounting records it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AllocationPart {
@@ -135,8 +159,8 @@ pub struct Observation {
     pub held: bool,
     /// Class of the pending reason.
     pub class: ReasonClass,
-    /// Uid of the canceller, if the source has it.
-    pub cancelled_by: Option<u32>,
+    /// The canceller, if the source has it.
+    pub cancelled_by: Option<Canceller>,
     /// Owner of the job.
     pub owner: Owner,
     /// Job in the payload of the event.
@@ -250,7 +274,7 @@ impl Observation {
             restarts: None,
             held: false,
             class: Reason::lookup(&row.reason).class(),
-            cancelled_by: row.cancelled_by,
+            cancelled_by: Canceller::of(row),
             owner: Owner {
                 user: row.user.clone(),
                 uid: row.uid,
@@ -279,6 +303,13 @@ impl Observation {
     /// Whether the run got its allocation.
     pub fn started(&self) -> bool {
         self.allocated && self.start.is_some() && !self.waiting()
+    }
+
+    /// The end of a run that got nodes, if its record lacks the start. slurmdbd loses the start of a run that is requeued at once: the row
+    /// has nodes and an end (22.05, every fifth such run).
+    pub fn end_of_lost_start(&self) -> Option<i64> {
+        let is_lost = self.allocated && self.start.is_none() && self.end_kind().is_some();
+        self.end.filter(|_| is_lost)
     }
 
     /// Whether the record shows a resize without the allocation before it. slurmctld has only the newest allocation.

@@ -8,6 +8,7 @@ use super::derive::{Continuation, Emitter, Fact, FactId, Origin, derive};
 use super::observation::{EntityKind, Observation, Record};
 use super::run_state::{End, RunState};
 use super::run_store::RunStore;
+use super::running::start_before;
 
 /// Context of an observation.
 #[derive(Clone, Copy, Debug, Default)]
@@ -239,7 +240,6 @@ fn continued_run(
         at: run.submit_time,
         inferred: true,
     });
-    closed.usage_pending = restarted && closed.started.is_some();
     if restarted {
         let mut emitter = Emitter {
             run: &earlier,
@@ -247,8 +247,11 @@ fn continued_run(
             facts: &mut decision.facts,
             inferred: true,
         };
+        start_before(&mut emitter, run.submit_time);
         emitter.emit(kind, FactId::Recorded(Slot::End), Some(run.submit_time));
+        closed.usage_pending = closed.started.is_some();
     } else {
+        closed.usage_pending = false;
         decision.lost.push(earlier.clone());
     }
     decision.changes.push((earlier.clone(), closed));

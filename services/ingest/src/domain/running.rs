@@ -7,13 +7,26 @@ use super::derive::Emitter;
 use super::observation::Observation;
 use super::run_state::RunState;
 
+/// Publishes the start. One whose time no record has is inferred: a run with nodes has started, and where accounting has lost the start, it
+/// was short.
 pub(super) fn start(emitter: &mut Emitter<'_>, observation: &Observation) {
-    if emitter.next.started.is_none() && observation.started() {
-        emitter.next.started = observation.start;
-        let fact = emitter.recorded(EventType::JobStarted, Slot::Started, observation.start);
+    let lost = observation.end_of_lost_start();
+    let at = observation.start.filter(|_| observation.started()).or(lost);
+    if emitter.next.started.is_none() && at.is_some() {
+        emitter.next.started = at;
+        let fact = emitter.recorded(EventType::JobStarted, Slot::Started, at);
         fact.allocation = observation.parts.first().cloned();
         // Accounting did not say in time what the run held before the resize.
-        fact.inferred |= observation.hides_first_allocation();
+        fact.inferred |= observation.hides_first_allocation() || lost.is_some();
+    }
+}
+
+/// Publishes the start of a run that is over by then and that no record has shown to start: Slurm requeues only what has started.
+pub(super) fn start_before(emitter: &mut Emitter<'_>, at: i64) {
+    if emitter.next.started.is_none() && !emitter.next.is_array {
+        emitter.next.started = Some(at);
+        let fact = emitter.recorded(EventType::JobStarted, Slot::Started, Some(at));
+        fact.inferred = true;
     }
 }
 

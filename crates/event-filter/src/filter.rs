@@ -121,6 +121,11 @@ impl Filter {
         self
     }
 
+    /// True if routine events are excluded.
+    pub const fn excludes_routine(&self) -> bool {
+        self.routine_below.is_some()
+    }
+
     /// Selects these clusters only. Empty: all.
     #[must_use]
     pub fn in_clusters(mut self, clusters: &[String]) -> Self {

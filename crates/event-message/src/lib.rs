@@ -3,7 +3,7 @@
 //! - [`message`]: a message, independent of the chat that displays it, and the message of each event.
 //! - [`mod@format`]: the requests of each format, and the meaning of their responses ([`outcome`]).
 //! - [`digest`]: the tasks of an array as a few messages; [`pairing`]: which messages wait for their cost; [`pending`]:
-//!   when a pending job is reported; [`schedule`]: when something planned is due.
+//!   when a pending job is reported; [`cancellation`]: when a cancellation by somebody unknown is; [`schedule`]: when something planned is due.
 //! - [`text`]: amounts and durations for people.
 //!
 //! Text from outside (names, paths, reasons) is stored unmodified; every layout escapes and truncates it. Everything is
@@ -11,6 +11,7 @@
 
 mod advice;
 mod budget;
+pub mod cancellation;
 pub mod digest;
 pub mod format;
 mod job;

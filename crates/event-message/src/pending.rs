@@ -15,7 +15,7 @@ use mesh_events::proto::mesh::event::v1::event::Payload;
 use mesh_events::{Event, EventType, RunKey};
 
 /// Prefix of the keys of notices.
-const PREFIX: &str = "pending/";
+pub(crate) const PREFIX: &str = "pending/";
 /// Topic of a wait that ends without action.
 const WAIT: &str = "wait";
 /// Topic of a wait beyond its estimate.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use chrono::{DateTime, TimeDelta, Utc};
 use event_filter::{Filter, TypeSet};
-use event_message::{pairing, pending};
+use event_message::{cancellation, pairing, pending};
 use mesh_bus::{Bus, trace};
 use mesh_events::catalogue::SLURM_EVENTS;
 use mesh_events::{Event, from_timestamp};
@@ -163,7 +163,9 @@ impl EndpointWorker {
         let format = &endpoint.format;
         let companions = only_if(format.shows_costs(), pairing::companions);
         let array_companions = only_if(endpoint.digest, pairing::array_companions);
-        let pending_companions = only_if(format.is_chat(), pending::companions);
+        let pending_companions = only_if(format.is_chat(), |filter| {
+            pending::companions(filter) | cancellation::companions(filter)
+        });
         let besides = companions | array_companions | pending_companions;
         let subscription = Subscription::new(Arc::clone(&endpoint.filter), besides, created_at);
         let in_flight_limit =

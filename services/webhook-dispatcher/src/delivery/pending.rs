@@ -1,4 +1,4 @@
-//! Notices about pending jobs. They are stored as deliveries until they are due, and dropped if the wait ends before.
+//! Notices about pending jobs, and cancellations whose actor is not known yet. They are stored as deliveries until they are due, and dropped if the wait ends before.
 //!
 //! The event that ends a wait may still be on the bus: after an outage, an hours-old explanation arrives before the
 //! start that followed it. A notice is therefore sent only when the endpoint has consumed all events up to now.
@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use bytes::Bytes;
 use chrono::{DateTime, TimeDelta, Utc};
+use event_message::cancellation;
 use event_message::pending::{self, PendingNotice, PublishedTopics};
 use mesh_events::Event;
 
@@ -70,6 +71,17 @@ impl EndpointWorker {
             self.drop_notices(ended, "dropped: the job started or ended before it was due")
                 .await?;
         }
+        let by_owner: Vec<String> = news()
+            .filter_map(|read| cancellation::by_owner(read.kind, &read.event))
+            .collect();
+        if !by_owner.is_empty() {
+            for key in &by_owner {
+                let costs = &self.shared.costs;
+                costs.put(&self.endpoint.name, key.clone(), Bytes::new());
+            }
+            self.drop_notices(by_owner, "dropped: its owner cancelled the job")
+                .await?;
+        }
         for key in news().filter_map(|read| pending::released(read.kind, &read.event)) {
             if let Some(left) = self.sent_topics(&key).await?.released() {
                 self.store_provider_state(vec![(key, left)]).await?;
@@ -97,7 +109,10 @@ impl EndpointWorker {
     pub fn notice(&self, event: &Event) -> Option<PendingNotice> {
         let is_delayed = !self.pending_companions.is_empty();
         is_delayed
-            .then(|| pending::notice(event, self.endpoint.pending_threshold))
+            .then(|| {
+                let waits = pending::notice(event, self.endpoint.pending_threshold);
+                waits.or_else(|| cancellation::notice(&self.endpoint.filter, event))
+            })
             .flatten()
     }
 
@@ -120,7 +135,7 @@ impl EndpointWorker {
         delivery.pair = Some(notice.key.clone());
         self.store(delivery).await?;
         if self.taken_cost(&notice.key).is_some() {
-            self.drop_notices(vec![notice.key], "dropped: the job started or ended")
+            self.drop_notices(vec![notice.key], "dropped: no news any more")
                 .await?;
         }
         Ok(())

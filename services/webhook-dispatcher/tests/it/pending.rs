@@ -19,6 +19,7 @@ on_both!(
     a_wait_is_told_once_it_has_lasted_and_holds_nothing_up,
     a_wait_that_ended_while_the_dispatcher_was_away_is_not_told,
     by_default_a_hold_is_one_message_and_what_goes_on_by_itself_is_none,
+    by_default_a_cancellation_waits_until_its_actor_is_known,
 );
 
 /// Time until the jobs are submitted: no wait has lasted before a test has published what it needs, however slow the machine.
@@ -262,6 +263,59 @@ async fn without_a_setting_a_wait_is_told_after_fifteen_minutes() {
     let next: DateTime<Utc> = next.as_str().unwrap().parse().unwrap();
     assert_eq!(next - submitted, TimeDelta::minutes(15));
     assert_eq!(people.received().len(), 0);
+}
+
+async fn by_default_a_cancellation_waits_until_its_actor_is_known(kind: Kind) {
+    let people = WebhookReceiver::start().await;
+    let mesh = Mesh::start_on(kind, &[chat(&people, "")]).await;
+    let cancelled = |id, age| {
+        let job = waiting(id, None, Utc::now());
+        let mut event = fixtures::job_event(EventType::JobCancelled, job);
+        event.actor = None;
+        event.occurred_at = Some(timestamp(Utc::now()));
+        event.observed_at = Some(timestamp(Utc::now() - age));
+        event
+    };
+    let corrected = |first: &Event, kind: ActorKind| {
+        let job = first.job().unwrap().clone();
+        let mut event = fixtures::job_event(EventType::JobCorrected, job);
+        if let Some(Payload::Job(payload)) = &mut event.payload {
+            payload.corrects.clone_from(&first.id);
+        }
+        event.actor = Some(Actor {
+            kind: kind.into(),
+            ..Actor::default()
+        });
+        event
+    };
+    let by_owner = cancelled(1, TimeDelta::zero());
+    let by_admin = cancelled(2, TimeDelta::seconds(25));
+    let by_nobody = cancelled(3, TimeDelta::seconds(25));
+    // The correction overtakes what it corrects.
+    let overtaken = cancelled(4, TimeDelta::zero());
+    mesh.publish(&corrected(&overtaken, ActorKind::User)).await;
+    for event in [&by_owner, &by_admin, &by_nobody, &overtaken] {
+        mesh.publish(event).await;
+    }
+    wait_until("it waits", DEADLINE, async || {
+        delivery(&mesh, &by_owner).await["state"] == "waiting"
+    })
+    .await;
+    mesh.publish(&corrected(&by_owner, ActorKind::User)).await;
+    mesh.publish(&corrected(&by_admin, ActorKind::Admin)).await;
+    wait_for_messages(&people, 2).await;
+    let mut sent = texts(&people);
+    sent.sort();
+    assert!(
+        sent[0].contains("Job 2") && sent[1].contains("Job 3"),
+        "{sent:?}"
+    );
+    for event in [&by_owner, &overtaken] {
+        wait_until("it is dropped", DEADLINE, async || {
+            delivery(&mesh, event).await["state"] == "expired"
+        })
+        .await;
+    }
 }
 
 async fn by_default_a_hold_is_one_message_and_what_goes_on_by_itself_is_none(kind: Kind) {

@@ -125,15 +125,27 @@ impl Candidate {
             self.set_state(LeadershipState::Standby);
             return Ok(None);
         }
+        let revision = entry.as_ref().map(|entry| entry.revision);
         let mut term = Term {
             bucket,
             key,
             holder: uuid::Uuid::new_v4().to_string(),
-            revision: entry.map(|entry| entry.revision),
+            revision,
             renewed: Instant::now(),
         };
         match term.renew().await {
-            Ok(()) => {}
+            Ok(()) => {
+                if let Some(entry) = entry.filter(is_foreign) {
+                    let bucket = catalogue::BUCKET_LEASES;
+                    let (key, bytes) = (entry.key, entry.value.len());
+                    tracing::warn!(
+                        bucket,
+                        key,
+                        bytes,
+                        "lease was not written by a replica, taken over"
+                    );
+                }
+            }
             // Another standby was faster.
             Err(PutError::Conflict { .. }) => return Ok(None),
             Err(PutError::Bus(error)) => return Err(error),
@@ -177,6 +189,11 @@ impl Lease {
             tracing::debug!("lease not released, it expires");
         }
     }
+}
+
+/// Whether the value is neither that of a holder nor that of a released lease.
+fn is_foreign(entry: &BucketEntry) -> bool {
+    !entry.value.is_empty() && uuid::Uuid::try_parse_ascii(&entry.value).is_err()
 }
 
 /// A standby's observations of an entry.
@@ -345,6 +362,23 @@ mod tests {
             free_at(&[(0, 7), (60_000, 7), (62_000, 7), (64_000, 7), (66_000, 7)]),
             [66_000]
         );
+    }
+
+    #[test]
+    fn a_lease_of_foreign_bytes_is_recognised() {
+        let holder = uuid::Uuid::new_v4().to_string();
+        let with = |value: &[u8]| BucketEntry {
+            value: Bytes::copy_from_slice(value),
+            ..entry(3, "")
+        };
+        for (value, foreign) in [
+            (holder.as_bytes(), false),
+            (b"", false),
+            (b"\xff\x00", true),
+            (b"me", true),
+        ] {
+            assert_eq!(is_foreign(&with(value)), foreign, "{value:?}");
+        }
     }
 
     #[test]

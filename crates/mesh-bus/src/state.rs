@@ -34,6 +34,8 @@ const WRITER_HEADER: &str = "Mesh-Writer";
 const UNEXPECTED_CONFLICT: &str = "NATS rejected it as outdated, although it is current; check that every nats-server has version 2.12 or newer";
 /// Key suffix of the writer's mark.
 pub(crate) const MARK: &str = "writer";
+/// Values that were put aside: `<cluster>.damaged.<key without the cluster>.<revision>`.
+const DAMAGED: &str = "damaged";
 /// A delete is a message without a value, and with this header.
 const DELETE_MARKER: (&str, &str) = ("KV-Operation", "DEL");
 /// Interval of checks.
@@ -158,6 +160,26 @@ impl ClusterState {
         let (name, value) = DELETE_MARKER;
         headers.insert(name, value);
         self.write(key, Bytes::new(), &headers).await
+    }
+
+    /// Stores the value of a key that its service cannot read under another key, so that the service can write the key again. Logs and reports
+    /// it. Returns the other key, which is the same if this is repeated.
+    ///
+    /// # Errors
+    /// As [`ClusterState::put`].
+    pub async fn put_aside(&mut self, entry: &BucketEntry) -> Result<String, PutError> {
+        let own = entry.key.strip_prefix(&self.key(""));
+        let own = own.unwrap_or(&entry.key);
+        let key = self.key(&format!("{DAMAGED}.{own}.{}", entry.revision));
+        self.put(&key, entry.value.clone()).await?;
+        let note = format!(
+            "value of {} in bucket {} cannot be read, kept as {key}",
+            entry.key,
+            self.bucket.name()
+        );
+        tracing::error!(bytes = entry.value.len(), "{note}");
+        self.bus.status.record(note);
+        Ok(key)
     }
 
     /// Checks, at most every ten seconds, that the bucket has everything that was written, and restores what is missing. For writers that
@@ -320,14 +342,14 @@ impl ClusterState {
         Ok(value.into())
     }
 
-    /// Reads every key but the mark, from the stream's leader: a replica may be behind, and its old values would be written back.
+    /// Reads every key but the mark and what was put aside, from the stream's leader: a replica may be behind, and its old values would be written back.
     async fn load(&self) -> Result<Vec<BucketEntry>, Error> {
-        let mark = self.key(MARK);
+        let (mark, damaged) = (self.key(MARK), self.key(DAMAGED) + ".");
         let subjects = self.subjects().await?;
         let keys: Vec<String> = subjects
             .iter()
             .filter_map(|subject| subject.strip_prefix(&self.bucket.store.prefix))
-            .filter(|key| *key != mark)
+            .filter(|key| *key != mark && !key.starts_with(&damaged))
             .map(str::to_owned)
             .collect();
         let entries: Vec<Option<BucketEntry>> =

@@ -21,6 +21,7 @@ mod payload_cache;
 mod published;
 mod republish;
 mod unpublished_runs;
+mod unreadable;
 mod unseen_ids;
 mod usage_backlog;
 mod waiting_jobs;
@@ -31,7 +32,7 @@ use std::time::{Duration, Instant};
 
 use chrono::Utc;
 use mesh_bus::Bus;
-use mesh_events::RunKey;
+use mesh_events::{EventType, RunKey};
 use mesh_runtime::Condition;
 use tokio::sync::{Mutex, MutexGuard, Notify};
 use tokio_util::sync::CancellationToken;
@@ -48,6 +49,8 @@ use self::open_lookups::{OpenLookup, OpenTaskLookup};
 use self::outbox::StoredProgress;
 use self::payload_cache::PayloadCache;
 pub use self::republish::{Window, without_usage};
+use self::unreadable::Rebuilder;
+pub(crate) use self::unreadable::lost_state;
 pub(crate) use self::unseen_ids::MAX_CLOCK_SKEW_SECS;
 use self::unseen_ids::UnseenWaits;
 pub use self::unseen_ids::{Newest, Unseen};
@@ -164,7 +167,7 @@ impl Collector {
     /// Loads the stored state and republishes events whose publication was not confirmed.
     ///
     /// # Errors
-    /// On shutdown, or if the stored state cannot be read.
+    /// On shutdown, or if the stored state is of a newer version.
     pub async fn load(
         bus: Bus,
         cluster: &str,
@@ -176,9 +179,22 @@ impl Collector {
     ) -> Result<Self, Error> {
         let (mut store, mut loaded) =
             Store::load(&bus, cluster, condition.clone(), &shutdown).await?;
+        let (unreadable, mut recovered) = (loaded.unreadable, 0);
+        let rebuilder = Rebuilder {
+            bus: &bus,
+            cluster,
+            unreadable: &unreadable,
+            retention: config.ended_run_retention,
+            condition: &condition,
+            shutdown: &shutdown,
+        };
+        let rebuilt = rebuilder
+            .rebuild(&mut loaded.run_store, &mut recovered)
+            .await?;
         let now = Utc::now().timestamp();
-        let is_new = loaded.meta.is_none();
-        let mut meta = loaded.meta.unwrap_or_else(|| Meta {
+        let stored_meta = loaded.meta.or(rebuilt);
+        let is_new = stored_meta.is_none();
+        let mut meta = stored_meta.unwrap_or_else(|| Meta {
             capture_since: now,
             watermark: now,
             ..Meta::default()
@@ -205,6 +221,8 @@ impl Collector {
         let mut dirty = restored.await?;
         // Else each start would publish these again, until something else in their shard changes.
         dirty.extend(loaded.unconfirmed);
+        dirty.extend(&unreadable.shards);
+        let since = meta.watermark;
         // Before the first poll moves the watermark; both are stored with one write.
         let newest = loaded.run_store.newest_time(now);
         meta.backlog_from = accounting_backlog::at_start(&mut meta, &config, now, newest);
@@ -241,7 +259,7 @@ impl Collector {
         };
         core.ask_on();
         let core = Arc::new(Mutex::new(core));
-        Ok(Self {
+        let collector = Self {
             cluster: cluster.to_owned(),
             config,
             over_rest,
@@ -250,7 +268,13 @@ impl Collector {
             core,
             backlog_changed: Arc::default(),
             shutdown,
-        })
+        };
+        if !unreadable.is_empty() {
+            // Before the keys are written again: a start after a crash must find them unreadable.
+            let gap = unreadable.gap(since, recovered);
+            collector.capture(EventType::CaptureGapClosed, gap).await?;
+        }
+        Ok(collector)
     }
 
     /// Locks the run store.

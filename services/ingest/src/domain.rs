@@ -14,6 +14,7 @@ mod observe;
 pub mod payload;
 mod pending_reason;
 mod published;
+mod rebuild;
 mod rows;
 mod run_state;
 mod run_store;
@@ -31,6 +32,7 @@ pub use lookup::{EndLookup, LookupAnswers, LookupLimits, Resolution, StoredLooku
 pub use observation::{Canceller, EntityKind, Observation, Owner, Record};
 pub use observe::{Decision, LookupTarget, ObservationContext, is_within_another, observe};
 pub use published::restore;
+pub use rebuild::rebuild;
 pub use rows::{fold, parts_of_jobs, provisional};
 pub use run_state::{Candidate, End, RunState};
 pub use run_store::{LocalRunKey, RunStore};

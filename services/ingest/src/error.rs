@@ -14,8 +14,8 @@ pub enum Error {
         /// Key of the write.
         key: String,
     },
-    /// The stored state cannot be read.
-    #[error("read state {key} of bucket {bucket}; written by another version, or damaged")]
+    /// The stored state is of a newer version, which must not be discarded.
+    #[error("read state {key} of bucket {bucket}: written by a newer version")]
     State {
         /// Name of the bucket.
         bucket: &'static str,

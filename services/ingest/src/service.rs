@@ -208,6 +208,7 @@ impl Ingest {
             slurm: self.long_timeout_slurm.clone(),
             slurmdbd: Arc::clone(&workers.catch_up.slurmdbd),
             rate_limit: Arc::clone(&workers.rate_limit),
+            collector: collector.clone(),
             bus: self.bus.clone(),
             cluster: collector.cluster.clone(),
             config: Arc::clone(&self.config),

@@ -9,10 +9,13 @@ use mesh_bus::{Backoff, BucketEntry, Bus, ClusterState, PutError};
 use mesh_events::Event;
 use mesh_runtime::{Condition, error_chain};
 use prost::Message as _;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
 use crate::Error;
+
+/// Format version of the stored values.
+pub const VERSION: u32 = 1;
 
 /// Retry until success or shutdown.
 pub const NO_TIMEOUT: Duration = Duration::MAX;
@@ -131,6 +134,37 @@ impl Fenced {
         }
     }
 
+    /// Puts a value aside that cannot be read, so that the key can be written again. Retries until success.
+    ///
+    /// # Errors
+    /// On shutdown; [`Error::Fenced`] if another ingest has taken over.
+    pub async fn put_aside(
+        &mut self,
+        entry: &BucketEntry,
+        source: Box<dyn std::error::Error + Send + Sync>,
+    ) -> Result<(), Error> {
+        let (bucket, key) = (self.name, &entry.key);
+        if is_newer(&entry.value) {
+            let key = key.clone();
+            return Err(Error::State {
+                bucket,
+                key,
+                source,
+            });
+        }
+        let reason = error_chain(&*source);
+        tracing::error!(bucket, key, reason, "stored state cannot be read, lost");
+        let mut backoff = BACKOFF;
+        loop {
+            match self.state.put_aside(entry).await {
+                Ok(_) => return Ok(()),
+                Err(PutError::Conflict { key }) => return Err(Error::Fenced { bucket, key }),
+                Err(PutError::Bus(error)) => self.health.fails(bucket, &error),
+            }
+            pause(&self.shutdown, &mut backoff).await?;
+        }
+    }
+
     /// Checks from time to time that the bucket still has what was written, and restores it if not.
     ///
     /// # Errors
@@ -155,6 +189,15 @@ impl Fenced {
     }
 }
 
+/// Whether a value is of a newer ingest, which an older one must not discard.
+fn is_newer(value: &[u8]) -> bool {
+    #[derive(Deserialize)]
+    struct Format {
+        version: u32,
+    }
+    serde_json::from_slice(value).is_ok_and(|Format { version }| version > VERSION)
+}
+
 /// Waits between two attempts, longer each time.
 ///
 /// # Errors
@@ -177,4 +220,23 @@ pub fn unpack(outbox: &[String]) -> Result<Vec<Event>, Box<dyn std::error::Error
         .iter()
         .map(|text| Ok(Event::from_bytes(&STANDARD.decode(text)?)?))
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_value_of_a_newer_version_is_not_put_aside() {
+        for (value, newer) in [
+            (&b"{\"version\":2,\"runs\":[]}"[..], true),
+            (b"{\"version\":1,\"runs\":[]}", false),
+            (b"{\"runs\":{}}", false),
+            (b"{\"version\":\"x\"}", false),
+            (b"\xff\x00", false),
+            (b"", false),
+        ] {
+            assert_eq!(is_newer(value), newer, "{value:?}");
+        }
+    }
 }

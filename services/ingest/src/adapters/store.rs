@@ -7,24 +7,20 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use mesh_bus::Bus;
+use mesh_bus::{BucketEntry, Bus};
 use mesh_events::catalogue::BUCKET_INGEST;
 use mesh_events::{Event, RunKey, subject};
 use mesh_runtime::Condition;
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
-use super::fenced::{Fenced, pack, unpack};
+use super::fenced::{Fenced, VERSION, pack, unpack};
 use crate::Error;
 use crate::collector::{LostState, Newest, StoredJob, Unseen, WaitingJobs};
 use crate::domain::{RunState, RunStore};
 
-/// Shards per cluster, by Slurm's job id so that a large array spreads. With 1 MiB each they hold about half a million runs.
-const SHARDS: u32 = 128;
 /// Maximum number of shard values in memory at once. All values of half a million runs would take 100 MB.
 const MAX_CONCURRENT_SHARDS: usize = 16;
-/// Format version of the stored values.
-const VERSION: u32 = 1;
 
 /// Stored state of a cluster as a whole.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -67,6 +63,9 @@ pub struct Meta {
     /// Unknown formats that were published, with the day since 1970.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub drifts: BTreeMap<String, i64>,
+    /// Count before the first of each type and source: the time at which the counts were lost, in Unix seconds. No earlier count is as large.
+    #[serde(default, skip_serializing_if = "is_zero_count")]
+    pub counts_from: u64,
     /// Number of published capture events, by `<type> <source>`.
     pub counts: BTreeMap<String, u64>,
     /// Events whose publication is not confirmed.
@@ -77,6 +76,11 @@ pub struct Meta {
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
 const fn is_zero(seconds: &i64) -> bool {
     *seconds == 0
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
+const fn is_zero_count(count: &u64) -> bool {
+    *count == 0
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -101,6 +105,17 @@ pub struct Loaded {
     pub outbox: Vec<Event>,
     /// Shards that still have such events.
     pub unconfirmed: BTreeSet<u32>,
+    /// Values that could not be read, and were put aside.
+    pub unreadable: Unreadable,
+}
+
+/// Stored values that could not be read.
+#[derive(Debug, Default)]
+pub struct Unreadable {
+    /// Shards of runs.
+    pub shards: BTreeSet<u32>,
+    /// Whether the cluster entry is one of them.
+    pub meta: bool,
 }
 
 /// The bucket `mesh_ingest`.
@@ -110,10 +125,13 @@ pub struct Store {
 }
 
 impl Store {
+    /// Shards per cluster, by Slurm's job id so that a large array spreads. With 1 MiB each they hold about half a million runs.
+    pub const SHARDS: u32 = 128;
+
     /// Opens the bucket and reads the state of this cluster.
     ///
     /// # Errors
-    /// On shutdown, or if the stored state cannot be read.
+    /// On shutdown, or if the stored state is of a newer version.
     pub async fn load(
         bus: &Bus,
         cluster: &str,
@@ -123,48 +141,57 @@ impl Store {
         let prefix = subject::token(cluster);
         let (bucket, entries) =
             Fenced::load(bus, BUCKET_INGEST, &prefix, condition, shutdown).await?;
-        let store = Self { bucket, prefix };
+        let mut store = Self { bucket, prefix };
         let mut loaded = Loaded {
             run_store: RunStore::default(),
             waiting: WaitingJobs::default(),
             meta: None,
             outbox: Vec::new(),
             unconfirmed: BTreeSet::new(),
+            unreadable: Unreadable::default(),
         };
         for entry in entries {
-            let damaged = |source: Box<dyn std::error::Error + Send + Sync>| Error::State {
-                bucket: BUCKET_INGEST,
-                key: entry.key.clone(),
-                source,
-            };
-            if entry.key == store.meta_key() {
-                let mut meta: Meta =
-                    serde_json::from_slice(&entry.value).map_err(|error| damaged(error.into()))?;
-                loaded.outbox.extend(unpack(&meta.outbox).map_err(damaged)?);
-                meta.outbox.clear();
-                loaded.meta = Some(meta);
+            let Err(error) = store.read(cluster, &entry, &mut loaded) else {
                 continue;
+            };
+            store.bucket.put_aside(&entry, error).await?;
+            if entry.key == store.meta_key() {
+                loaded.unreadable.meta = true;
             }
-            let shard: Shard<RunState> =
-                serde_json::from_slice(&entry.value).map_err(|error| damaged(error.into()))?;
-            if !shard.outbox.is_empty() {
-                let number = entry
-                    .key
-                    .rsplit('.')
-                    .next()
-                    .and_then(|n| n.parse::<u32>().ok());
-                loaded.unconfirmed.extend(number);
-            }
-            loaded
-                .outbox
-                .extend(unpack(&shard.outbox).map_err(damaged)?);
-            loaded.waiting.restore(cluster, shard.waiting);
-            for (key, tracked) in shard.runs {
-                let run = RunKey::parse(cluster, &key).map_err(|error| damaged(error.into()))?;
-                loaded.run_store.put(run, tracked);
-            }
+            loaded.unreadable.shards.extend(shard_number(&entry.key));
         }
         Ok((store, loaded))
+    }
+
+    /// Adds a stored value, or nothing of it if it cannot be read.
+    fn read(
+        &self,
+        cluster: &str,
+        entry: &BucketEntry,
+        loaded: &mut Loaded,
+    ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        if entry.key == self.meta_key() {
+            let mut meta: Meta = serde_json::from_slice(&entry.value)?;
+            loaded.outbox.extend(unpack(&meta.outbox)?);
+            meta.outbox.clear();
+            loaded.meta = Some(meta);
+            return Ok(());
+        }
+        let shard: Shard<RunState> = serde_json::from_slice(&entry.value)?;
+        let outbox = unpack(&shard.outbox)?;
+        let mut runs = Vec::with_capacity(shard.runs.len());
+        for (key, tracked) in shard.runs {
+            runs.push((RunKey::parse(cluster, &key)?, tracked));
+        }
+        if !outbox.is_empty() {
+            loaded.unconfirmed.extend(shard_number(&entry.key));
+        }
+        loaded.outbox.extend(outbox);
+        loaded.waiting.restore(cluster, shard.waiting);
+        for (run, tracked) in runs {
+            loaded.run_store.put(run, tracked);
+        }
+        Ok(())
     }
 
     /// Returns the shard of a run.
@@ -174,7 +201,7 @@ impl Store {
 
     /// Returns the shard of the runs with this job id of Slurm.
     pub const fn shard_of_record(raw_id: u32) -> u32 {
-        raw_id % SHARDS
+        raw_id % Self::SHARDS
     }
 
     /// Writes shards from the run store and what waits, with the events to be published, and retries for at most `max_wait`. Returns whether all of it is
@@ -236,6 +263,11 @@ impl Store {
     fn meta_key(&self) -> String {
         format!("{}.meta", self.prefix)
     }
+}
+
+fn shard_number(key: &str) -> Option<u32> {
+    let number = key.rsplit('.').next()?.parse().ok()?;
+    (number < Store::SHARDS).then_some(number)
 }
 
 /// Builds the values of some shards.

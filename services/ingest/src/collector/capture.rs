@@ -98,11 +98,12 @@ impl Collector {
         capture_event: CaptureEvent,
     ) -> Event {
         let key = format!("capture/{}", capture_event.source);
+        let from = core.meta.counts_from;
         let count = core
             .meta
             .counts
             .entry(counted_as(&kind.to_string(), &capture_event))
-            .or_default();
+            .or_insert(from);
         *count += 1;
         let n = *count;
         let now = timestamp(Utc::now());
@@ -133,7 +134,7 @@ pub(super) fn span(event: &Event) -> Span {
 }
 
 /// Records when a source became unavailable, in the same write as the event: the next leader publishes its return.
-fn note_absence(meta: &mut Meta, kind: EventType, capture_event: &CaptureEvent) {
+pub(super) fn note_absence(meta: &mut Meta, kind: EventType, capture_event: &CaptureEvent) {
     match (kind, &capture_event.from) {
         (EventType::CaptureSourceDown, Some(from)) => {
             meta.down_since
@@ -160,7 +161,7 @@ pub(super) fn count_outbox(meta: &mut Meta, outbox: &[Event]) {
             let count = meta
                 .counts
                 .entry(counted_as(&event.r#type, capture_event))
-                .or_default();
+                .or_insert(meta.counts_from);
             *count = event.run_seq.max(*count);
         }
     }

@@ -46,11 +46,11 @@ pub fn restore(
     Some((run, state))
 }
 
-fn occurred_at(event: &Event) -> i64 {
+pub(super) fn occurred_at(event: &Event) -> i64 {
     event.occurred_at.as_ref().map_or(0, |at| at.seconds)
 }
 
-fn new(run: &RunKey, event: &Event, payload: &JobEvent) -> RunState {
+pub(super) fn new(run: &RunKey, event: &Event, payload: &JobEvent) -> RunState {
     let job = payload.job.clone().unwrap_or_default();
     let is_array = event
         .entity
@@ -72,7 +72,7 @@ fn new(run: &RunKey, event: &Event, payload: &JobEvent) -> RunState {
     }
 }
 
-fn start(state: &mut RunState, event: &Event, payload: &JobEvent) -> Option<()> {
+pub(super) fn start(state: &mut RunState, event: &Event, payload: &JobEvent) -> Option<()> {
     let job = payload.job.as_ref()?;
     let at = job.start_time.as_ref()?.seconds;
     state.started.get_or_insert(at);
@@ -84,7 +84,7 @@ fn start(state: &mut RunState, event: &Event, payload: &JobEvent) -> Option<()> 
     Some(())
 }
 
-fn end(state: &mut RunState, kind: EventType, event: &Event, payload: &JobEvent) {
+pub(super) fn end(state: &mut RunState, kind: EventType, event: &Event, payload: &JobEvent) {
     let job = payload.job.clone().unwrap_or_default();
     let inferred = event.confidence() == Confidence::Inferred;
     let from_accounting = event.source() == Source::Accounting;

@@ -3,9 +3,10 @@
 //! The guarantees are those of jobs: every write names the revision it replaces, and an event is in the outbox of its shard before it is
 //! published. A published entity is never removed, so that no id is used again.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use mesh_bus::Bus;
+use chrono::Utc;
+use mesh_bus::{BucketEntry, Bus};
 use mesh_events::catalogue::BUCKET_USERS;
 use mesh_events::{Event, subject};
 use mesh_runtime::Condition;
@@ -14,13 +15,11 @@ use tokio_util::sync::CancellationToken;
 
 use super::access::{Access, AccessByEntity, Entity};
 use crate::Error;
-use crate::adapters::fenced::{Fenced, NO_TIMEOUT, pack, unpack};
+use crate::adapters::fenced::{Fenced, NO_TIMEOUT, VERSION, pack, unpack};
 use crate::identity::UserIdentity;
 
 /// Shards per cluster. With 1 MiB each they hold the access of some hundred thousand users.
 const SHARDS: u32 = 64;
-/// Format version of the stored values.
-const VERSION: u32 = 1;
 
 /// Stored state of a user or an account.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -55,6 +54,8 @@ pub struct Meta {
 struct Shard {
     version: u32,
     known: BTreeMap<String, StoredAccess>,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    seq_from: u64,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     outbox: Vec<String>,
 }
@@ -67,13 +68,21 @@ pub struct AccessStore {
     pub known: BTreeMap<Entity, StoredAccess>,
     /// Stored state of the cluster.
     pub meta: Meta,
+    /// Shards whose stored state could not be read at this start.
+    lost: BTreeSet<u32>,
+    /// Count before the first event of an entity that a shard does not have, if the shard was lost.
+    seq_from: BTreeMap<u32, u64>,
+    /// Whether some stored state could not be read at this start.
+    pub is_damaged: bool,
+    /// Whether access has not been read since then: not everybody is known.
+    pub is_incomplete: bool,
 }
 
 impl AccessStore {
     /// Reads the state of this cluster, and the events whose publication was not confirmed.
     ///
     /// # Errors
-    /// On shutdown, or if the stored state cannot be read.
+    /// On shutdown, or if the stored state is of a newer version.
     pub async fn load(
         bus: &Bus,
         cluster: &str,
@@ -88,30 +97,81 @@ impl AccessStore {
             prefix,
             known: BTreeMap::new(),
             meta: Meta::default(),
+            lost: BTreeSet::new(),
+            seq_from: BTreeMap::new(),
+            is_damaged: false,
+            is_incomplete: false,
         };
         let mut outbox = Vec::new();
+        let mut has_lost_meta = false;
         for entry in entries {
-            let damaged = |source: Box<dyn std::error::Error + Send + Sync>| Error::State {
-                bucket: BUCKET_USERS,
-                key: entry.key.clone(),
-                source,
-            };
-            if entry.key == memory.meta_key() {
-                memory.meta =
-                    serde_json::from_slice(&entry.value).map_err(|error| damaged(error.into()))?;
+            let Err(error) = memory.read(&entry, &mut outbox) else {
                 continue;
-            }
-            let shard: Shard =
-                serde_json::from_slice(&entry.value).map_err(|error| damaged(error.into()))?;
-            outbox.extend(unpack(&shard.outbox).map_err(damaged)?);
-            for (key, known) in shard.known {
-                let entity = Entity::parse(&key).ok_or_else(|| {
-                    damaged(format!("{key:?} is neither a user nor an account").into())
-                })?;
-                memory.known.insert(entity, known);
+            };
+            memory.bucket.put_aside(&entry, error).await?;
+            has_lost_meta |= entry.key == memory.meta_key();
+            if let Some(shard) = shard_number(&entry.key) {
+                memory.lost.insert(shard);
+                memory.seq_from.insert(shard, now());
             }
         }
+        if has_lost_meta {
+            // Access that is known from the shards is no news.
+            let is_known = !memory.known.is_empty();
+            (memory.meta.access_known, memory.meta.people_known) = (is_known, is_known);
+        }
+        memory.is_incomplete = !memory.lost.is_empty();
+        memory.is_damaged = has_lost_meta || memory.is_incomplete;
         Ok((memory, outbox))
+    }
+
+    /// Adds a stored value, or nothing of it if it cannot be read.
+    fn read(
+        &mut self,
+        entry: &BucketEntry,
+        outbox: &mut Vec<Event>,
+    ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        if entry.key == self.meta_key() {
+            self.meta = serde_json::from_slice(&entry.value)?;
+            return Ok(());
+        }
+        let shard: Shard = serde_json::from_slice(&entry.value)?;
+        let events = unpack(&shard.outbox)?;
+        let mut known = Vec::with_capacity(shard.known.len());
+        for (key, stored) in shard.known {
+            let entity = Entity::parse(&key)
+                .ok_or_else(|| format!("{key:?} is neither a user nor an account"))?;
+            known.push((entity, stored));
+        }
+        if shard.seq_from > 0 {
+            let number = shard_number(&entry.key);
+            self.seq_from
+                .extend(number.map(|number| (number, shard.seq_from)));
+        }
+        self.known.extend(known);
+        outbox.extend(events);
+        Ok(())
+    }
+
+    /// Whether nothing is known of an entity because the state of its shard was lost: its access is no news.
+    pub fn has_lost(&self, entity: &Entity) -> bool {
+        self.is_in_lost_shard(entity) && !self.known.contains_key(entity)
+    }
+
+    /// Whether the state of an entity's shard was lost.
+    pub fn is_in_lost_shard(&self, entity: &Entity) -> bool {
+        self.lost.contains(&shard_of(entity))
+    }
+
+    /// Returns the stored state of an entity, to change it.
+    pub fn entry(&mut self, entity: &Entity) -> &mut StoredAccess {
+        let seq = self.seq_from.get(&shard_of(entity)).copied();
+        self.known
+            .entry(entity.clone())
+            .or_insert_with(|| StoredAccess {
+                seq: seq.unwrap_or_default(),
+                ..StoredAccess::default()
+            })
     }
 
     /// Returns the access of all users and accounts as last published.
@@ -148,6 +208,7 @@ impl AccessStore {
         }
         for (number, mut shard) in shards {
             shard.version = VERSION;
+            shard.seq_from = self.seq_from.get(&number).copied().unwrap_or_default();
             let key = format!("{}.{number}", self.prefix);
             self.bucket.put(key, &shard, NO_TIMEOUT).await?;
         }
@@ -176,6 +237,21 @@ impl AccessStore {
     fn meta_key(&self) -> String {
         format!("{}.meta", self.prefix)
     }
+}
+
+fn shard_number(key: &str) -> Option<u32> {
+    let number = key.rsplit('.').next()?.parse().ok()?;
+    (number < SHARDS).then_some(number)
+}
+
+/// A count that none before has reached.
+fn now() -> u64 {
+    u64::try_from(Utc::now().timestamp()).unwrap_or_default()
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
+const fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 /// FNV-1a: spreads well, and is the same in every version.

@@ -41,9 +41,11 @@ impl AccessWatcher {
             if before.get(entity) == Some(&access) {
                 continue;
             }
-            let known = access_store.known.entry(entity.clone()).or_default();
+            let is_lost = access_store.has_lost(entity);
+            let known = access_store.entry(entity);
             known.access = access;
-            for (change, by) in of_entity.remove(entity).unwrap_or_default() {
+            let changes = of_entity.remove(entity).unwrap_or_default();
+            for (change, by) in changes.into_iter().filter(|_| !is_lost) {
                 known.seq += 1;
                 batch.add(entity, frame.access(&change, by, known.seq));
             }
@@ -121,9 +123,10 @@ impl AccessWatcher {
             if before == person {
                 continue;
             }
-            let known = access_store.known.entry(entity.clone()).or_default();
+            let is_lost = before.is_none() && access_store.is_in_lost_shard(&entity);
+            let known = access_store.entry(&entity);
             known.person.clone_from(&person);
-            if !is_baseline {
+            if !is_baseline && !is_lost {
                 known.seq += 1;
                 let event =
                     frame.linked(entity.user(), before.as_ref(), person.as_ref(), known.seq);

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use chrono::Utc;
 use mesh_bus::Bus;
+use mesh_events::EventType;
 use mesh_runtime::{Condition, error_chain};
 use slurm_client::{Slurm, Transaction};
 use slurm_types::UnixTime;
@@ -25,6 +26,7 @@ use super::coordinators::{self, Coordinators};
 use super::suspected_removals::SuspectedRemovals;
 use crate::Error;
 use crate::accounting::rate_limit::AccountingRateLimit;
+use crate::collector::{Collector, lost_state};
 use crate::config::Config;
 use crate::identity::IdentityResolver;
 use crate::sources::{RequestCost, SlurmSource, unless_stopped};
@@ -38,6 +40,9 @@ pub(super) const LOG_OVERLAP_SECS: i64 = 600;
 /// Without a log, the pause between polls is at least this many times as long as the answer took.
 const PAUSE_FACTOR: u32 = 20;
 
+/// What is unknown of users whose state was lost.
+const LOST: &str = "changes of their access or identity that were not published yet";
+
 /// Watches the access of users.
 pub struct AccessWatcher {
     /// Slurm client for accounting.
@@ -46,6 +51,8 @@ pub struct AccessWatcher {
     pub slurmdbd: Arc<SlurmSource>,
     /// Rate limit of accounting requests.
     pub rate_limit: Arc<AccountingRateLimit>,
+    /// Publishes that stored state was lost.
+    pub collector: Collector,
     /// Bus for the events.
     pub bus: Bus,
     /// Cluster name.
@@ -80,7 +87,7 @@ impl AccessWatcher {
     /// Watches until shutdown.
     ///
     /// # Errors
-    /// If another ingest has taken over, or if the stored state cannot be read.
+    /// If another ingest has taken over, or if the stored state is of a newer version.
     pub async fn run(self) -> Result<(), Error> {
         match Box::pin(self.watch()).await {
             Err(error) if error.is_shutdown() => Ok(()),
@@ -97,6 +104,12 @@ impl AccessWatcher {
         )
         .await?;
         self.bus.publish_all(outbox, &self.shutdown).await?;
+        if access_store.is_damaged {
+            // Before the keys are written again: a start after a crash must find them unreadable.
+            let gap = lost_state("of users", LOST, None, 0);
+            let closed = EventType::CaptureGapClosed;
+            self.collector.capture(closed, gap).await?;
+        }
         let mut coordinators =
             Coordinators::take_over(&self.bus, &self.cluster, &self.shutdown).await?;
         let mut state = WatchState {
@@ -112,7 +125,9 @@ impl AccessWatcher {
             if self.config.accounting && due <= Instant::now() {
                 due = Instant::now() + self.poll(&mut state).await?;
             }
-            if state.access_store.meta.access_known {
+            let store = &state.access_store;
+            // Else coordinators who are not known again yet would lose their rights.
+            if store.meta.access_known && !store.is_incomplete {
                 coordinators.publish(&state.access_store.known).await?;
                 let acting = coordinators::coordinators_by_user(&state.access_store.known);
                 self.identities.actors().set_coordinators(acting);
@@ -178,6 +193,7 @@ impl AccessWatcher {
         } else {
             state.suspected_removals = SuspectedRemovals::default();
         }
+        state.access_store.is_incomplete = false;
         // Suspected losses are read again, whatever the log says.
         state.read = state.suspected_removals.is_empty().then(Instant::now);
         let mut log = log.unwrap_or_default();

@@ -41,6 +41,7 @@ mod steps;
 mod suspended;
 mod transitions;
 mod two;
+mod unreadable;
 mod usage;
 mod users;
 mod users_rest;

@@ -21,7 +21,7 @@ build: ## build everything (dev profile)
 	cargo build --workspace
 
 demo: ## a real Slurm cluster, the mesh, and a day of jobs, in a few minutes (DEMO_STAY=1 keeps it up)
-	scripts/setup
+	scripts/setup demo
 	@nats=$$(scripts/nats-server) && export NATS_SERVER_BIN=$$nats && \
 	start=$$(date +%s) && cargo build --workspace && built=$$(date +%s) && \
 	echo "built in $$((built - start)) s" && \

@@ -133,14 +133,27 @@ fn kind(value: &str) -> &'static str {
     }
 }
 
-/// Sections with their keys and comments. Commented-out ones are included as unset: `# key = value`, `# [[list]]`.
+/// Sections with their keys and comments. Commented-out ones are included as unset: `# key = value`, `#key = value`, `# [[list]]`. A comment
+/// behind a value may continue on the next lines, far to the right.
 fn sections(text: &str) -> Vec<Section> {
     let header = Regex::new(r"^(#\s*)?\[(\[)?([a-z][a-z0-9_.-]*)\]?\]$").expect("valid");
-    let assignment = Regex::new(r"^(#\s+)?([a-z][a-z0-9_]*) = (\S.*)$").expect("valid");
+    let assignment = Regex::new(r"^(#\s*)?([a-z][a-z0-9_]*) = (\S.*)$").expect("valid");
+    let continuation = Regex::new(r"^#?\s{8,}#(.*)$").expect("valid");
     let mut sections: Vec<Section> = Vec::new();
     let (mut set, mut commented) = (None, None);
     let mut comment = String::new();
-    for line in text.lines().map(str::trim) {
+    // The section of the key that the line before belongs to.
+    let mut last = None;
+    for line in text.lines() {
+        if let (Some(more), Some(section)) = (continuation.captures(line), last) {
+            let section: &mut Section = &mut sections[section];
+            if let Some(key) = section.keys.last_mut() {
+                join(&mut key.about, &more[1]);
+            }
+            continue;
+        }
+        last = None;
+        let line = line.trim();
         if let Some(found) = header.captures(line) {
             sections.push(Section {
                 name: found[3].to_owned(),
@@ -172,6 +185,7 @@ fn sections(text: &str) -> Vec<Section> {
                 is_unset,
                 about,
             });
+            last = Some(section);
         } else if let Some(text) = line.strip_prefix('#') {
             join(&mut comment, text);
         } else {
@@ -219,8 +233,15 @@ open = \"10h\"   # a day
 
 # Its doors.
 # [[shop.doors]]
-# width = 90   # cm
+# width = 90              # cm
+#                         # in the clear
+# height = 200            # cm
 doors = []
+
+# Its keys.
+[shop.keys]
+# Where they are.
+#place = \"wall\"
 ";
         let mut page = String::new();
         for section in sections(text) {
@@ -244,7 +265,16 @@ Its doors.
 
 | key | type | default | meaning |
 | --- | --- | --- | --- |
-| `width` | number | unset; for example `90` | cm |
+| `width` | number | unset; for example `90` | cm in the clear |
+| `height` | number | unset; for example `200` | cm |
+
+### `[shop.keys]`
+
+Its keys.
+
+| key | type | default | meaning |
+| --- | --- | --- | --- |
+| `place` | text | unset; for example `\"wall\"` | Where they are. |
 "
         );
     }

@@ -1,6 +1,6 @@
 //! Every test of the workspace, in two lanes side by side.
 //!
-//! Tests that start a Slurm wait most of the time: for its next sweep, for a job's end, for an answer that is late on purpose. The tests of
+//! Tests that start a Slurm wait most of the time: for its next poll, for a job's end, for an answer that is late on purpose. The tests of
 //! the other packages run meanwhile. Within a lane one program runs after the other, so that no two of them start a Slurm at once.
 
 use std::io::{BufRead as _, BufReader};

@@ -2,8 +2,8 @@
 //! the connection.
 //!
 //! Dialect differences have methods: lists of values ([`Sql::any_of`]), text as bytes
-//! ([`Sql::bytes`]), bulk rows ([`Column`]) and [`Sql::either`] for the rest. Numbers are `i64`;
-//! times are microseconds since 1970.
+//! ([`Sql::bytes`]), bulk rows ([`Column`]) and [`Sql::either`] for the rest. Numbers are `i64`,
+//! and so are times: since 1970, in the unit that the service chooses for its tables.
 
 use std::borrow::Cow;
 use std::sync::Arc;

@@ -17,7 +17,7 @@
 //! in its record: never an empty list, never a guess.
 //!
 //! Deliberately absent: the commands' JSON output (22.05's `sacct --json` loses exit codes, `squeue --json` costs fifteen times the text),
-//! and every change of Slurm: [`Commands`] runs commands for the crate that knows what to change.
+//! and every decision to change Slurm: [`Commands`] and [`SubmitApi`] send what `slurm-submit` has decided.
 
 mod cli;
 mod command;

@@ -257,7 +257,9 @@ unless url is set in [mesh.nats]: the program in NATS_SERVER_BIN, else in PATH, 
 Ctrl-C and SIGTERM shut it down gracefully. Nothing is lost if it is killed.
 
 Example:
-  smesh init && smesh up          then, in another shell:  smesh events --follow")]
+  smesh init --data-dir data && smesh up          then, in another shell in this folder:  smesh events --follow
+
+Without --data-dir `smesh init` chooses /var/lib/slurm-mesh, which only root can create.")]
 pub struct Up {
     /// Folder for state [default: from the configuration]
     #[arg(long, value_name = "DIR")]

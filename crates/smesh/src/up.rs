@@ -1,4 +1,4 @@
-//! `smesh up`: the six services in one process, each with its own NATS user, behind one API.
+//! `smesh up`: the services in one process, each with its own NATS user, behind one API.
 //!
 //! ```text
 //! lock the data directory ─► credentials, nats.conf ─► nats-server (a child) ─► streams ─► services ─► API

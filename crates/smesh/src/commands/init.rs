@@ -118,7 +118,10 @@ pub(super) fn run(global: &cli::Global, args: &cli::Init) -> Result<ExitCode, Er
     if output == Path::new(SYSTEM_CONFIG) && Path::new(UNIT).exists() {
         show::line(next_steps(&data_dir, conf.slurm_user()))?;
     } else {
-        show::line(format!("  smesh --config {} up", args.output.display()))?;
+        show::line(steps_without_unit(
+            &args.output,
+            output == Path::new(SYSTEM_CONFIG),
+        ))?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -147,6 +150,20 @@ fn next_steps(data_dir: &Path, slurm_user: &str) -> String {
          smesh hooks print                    optional: lines for slurm.conf, for events without delay"
     ));
     text
+}
+
+/// What to do after an installation by hand.
+fn steps_without_unit(config: &Path, is_found: bool) -> String {
+    let smesh = match is_found {
+        true => "smesh".to_owned(),
+        false => format!("smesh --config {}", config.display()),
+    };
+    format!(
+        "  edit {PRICE_BOOK} and {IDENTITY_MAP}; they may also be changed later, while slurm-mesh runs\n  \
+         {smesh} up                as root or SlurmUser; runs until Ctrl-C\n  \
+         {smesh} doctor            in another shell: checks everything and says what to fix\n  \
+         {smesh} hooks print       optional: lines for slurm.conf, for events without delay"
+    )
 }
 
 fn write(path: &Path, text: &str, force: bool) -> Result<(), Error> {
@@ -237,7 +254,7 @@ fn mesh_toml(
     };
     format!(
         r#"# slurm-mesh. All users of smesh can read this file. Secrets are in separate files, whose paths are set here.
-# docs/reference/configuration.md lists every key with its default. `<service> --print-config` prints the effective configuration.
+# `smesh up --check-config` checks it. docs/reference/configuration.md in the sources of slurm-mesh lists every key with its default.
 # Environment variables take precedence: MESH_MESH__NATS__URL is [mesh.nats] url, MESH_INGEST__POLL_INTERVAL is [ingest] poll_interval.
 
 [mesh]
@@ -270,7 +287,7 @@ conf = {slurm_conf}
 [cost-engine]
 {price_book}
 
-# Webhook endpoints. See services/webhook-dispatcher/README.md.
+# Webhook endpoints of the site. Everybody can add their own: `smesh webhooks --help`.
 # [[webhook-dispatcher.endpoints]]
 # name = "team-slack"
 # url_file = "team-slack.url"      # the Slack URL is a secret, in a file that only the user of `smesh up` may read

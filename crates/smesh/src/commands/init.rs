@@ -121,6 +121,7 @@ pub(super) fn run(global: &cli::Global, args: &cli::Init) -> Result<ExitCode, Er
         show::line(steps_without_unit(
             &args.output,
             output == Path::new(SYSTEM_CONFIG),
+            &data_dir,
         ))?;
     }
     Ok(ExitCode::SUCCESS)
@@ -153,16 +154,17 @@ fn next_steps(data_dir: &Path, slurm_user: &str) -> String {
 }
 
 /// What to do after an installation by hand.
-fn steps_without_unit(config: &Path, is_found: bool) -> String {
+fn steps_without_unit(config: &Path, is_found: bool, data_dir: &Path) -> String {
     let smesh = match is_found {
         true => "smesh".to_owned(),
         false => format!("smesh --config {}", config.display()),
     };
     format!(
         "  edit {PRICE_BOOK} and {IDENTITY_MAP}; they may also be changed later, while slurm-mesh runs\n  \
-         {smesh} up                as root or SlurmUser; runs until Ctrl-C\n  \
+         {smesh} up                as a user that can write to {}; runs until Ctrl-C\n  \
          {smesh} doctor            in another shell: checks everything and says what to fix\n  \
-         {smesh} hooks print       optional: lines for slurm.conf, for events without delay"
+         {smesh} hooks print       optional: lines for slurm.conf, for events without delay",
+        data_dir.display()
     )
 }
 

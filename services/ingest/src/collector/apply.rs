@@ -54,8 +54,10 @@ impl Collector {
     pub async fn absorb(
         &self,
         cause: &Cause,
-        readings: Vec<TracedObservation>,
+        mut readings: Vec<TracedObservation>,
     ) -> Result<FollowUpLookups, Error> {
+        let observations = readings.iter_mut();
+        domain::mark_returned(observations.map(|reading| &mut reading.observation));
         let observations = readings.iter().map(|reading| &reading.observation);
         self.look_up_cancellers(observations).await;
         let mut core = self.core.lock().await;
@@ -216,9 +218,7 @@ impl Collector {
             if !is_stored && core.run_store.get(&run).is_none() {
                 core.note_unpublished(&run, &observation);
             }
-            if observation.record == Record::Controller
-                && observation.restarts.is_some_and(|restarts| restarts > 0)
-            {
+            if observation.record == Record::Controller && observation.has_run_before() {
                 core.note_restarted(observation.raw_id, observation.run.submit_time);
             }
             if observation.record == Record::Controller

@@ -128,8 +128,7 @@ impl UnseenWaits {
 /// Returns the job if the observation may show when it got its id. A requeued job keeps its id, and an array task gets one long after its
 /// submit time.
 fn newest(observation: &Observation) -> Option<Newest> {
-    let may_be_fresh = observation.restarts.is_none_or(|restarts| restarts == 0)
-        && observation.entity != EntityKind::Task;
+    let may_be_fresh = !observation.has_run_before() && observation.entity != EntityKind::Task;
     may_be_fresh.then_some(Newest {
         submit: observation.run.submit_time,
         id: observation.raw_id,

@@ -84,6 +84,8 @@ struct StoredObservation {
     pre_suspend: Option<i64>,
     #[serde(rename = "r", default, skip_serializing_if = "Option::is_none")]
     restarts: Option<u32>,
+    #[serde(rename = "rt", default, skip_serializing_if = "std::ops::Not::not")]
+    returned: bool,
     #[serde(rename = "h", default)]
     held: bool,
     #[serde(rename = "c")]
@@ -123,6 +125,7 @@ impl StoredObservation {
             suspend_time: observation.suspend_time,
             pre_suspend: observation.pre_suspend,
             restarts: observation.restarts,
+            returned: observation.returned,
             held: observation.held,
             class: observation.class,
             owner: observation.owner.clone(),
@@ -165,6 +168,7 @@ impl StoredObservation {
             resizes: Vec::new(),
             parts: Vec::new(),
             restarts: self.restarts,
+            returned: self.returned,
             held: self.held,
             class: self.class,
             cancelled_by: None,

@@ -183,6 +183,7 @@ fn ended_run(cluster: &str, raw_id: u32, record: &CompletionRecord) -> Option<Ob
         resizes: Vec::new(),
         parts: Vec::new(),
         restarts: None,
+        returned: false,
         held: false,
         class: ReasonClass::NotEvaluated,
         cancelled_by: None,

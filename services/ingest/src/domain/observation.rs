@@ -1,5 +1,7 @@
 //! An observation of one run, from any source.
 
+use std::collections::BTreeMap;
+
 use mesh_events::proto::mesh::job::v1::Job;
 use mesh_events::{EventType, RunKey};
 use serde::{Deserialize, Serialize};
@@ -9,6 +11,9 @@ use slurm_types::{ExitCode, JobBaseState, JobFlag, Reason, ReasonClass, TaskSet}
 use super::batch_step_end::BatchStepEnd;
 use super::payload;
 use super::run_state::StateName;
+
+/// slurmctld gives each component of a heterogeneous job a submit time of its own, in seconds.
+const MAX_SUBMIT_SPREAD: i64 = 2;
 
 /// Kind of entity to which a run belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -155,6 +160,8 @@ pub struct Observation {
     pub parts: Vec<AllocationPart>,
     /// Restart count, if the source has it.
     pub restarts: Option<u32>,
+    /// Whether it is a component of a heterogeneous job that has run before, see [`mark_returned`].
+    pub returned: bool,
     /// Whether it has priority 0 while pending.
     pub held: bool,
     /// Class of the pending reason.
@@ -165,6 +172,24 @@ pub struct Observation {
     pub owner: Owner,
     /// Job in the payload of the event.
     pub job: Job,
+}
+
+/// Marks components of heterogeneous jobs that got nodes and had to return them, since another component could not start. Such a one has a
+/// later submit time than the others, and slurmctld counts no restart for it (seen on 22.05, 24.11 and 26.05).
+pub fn mark_returned<'a>(observations: impl Iterator<Item = &'a mut Observation>) {
+    let mut components: BTreeMap<u32, Vec<&mut Observation>> = BTreeMap::new();
+    for observation in observations.filter(|one| one.record == Record::Controller) {
+        if let Some(het) = &observation.job.het {
+            components.entry(het.job_id).or_default().push(observation);
+        }
+    }
+    for components in components.into_values() {
+        let submitted = components.iter().map(|one| one.run.submit_time).min();
+        for component in components {
+            let later = submitted.map(|first| component.run.submit_time - first);
+            component.returned = later > Some(MAX_SUBMIT_SPREAD);
+        }
+    }
 }
 
 impl Observation {
@@ -215,6 +240,7 @@ impl Observation {
                 .collect(),
             parts: Vec::new(),
             restarts: Some(record.restarts),
+            returned: false,
             // A suspended job has priority 0, too (seen on 22.05), so this counts only while pending.
             held: pending && record.priority == Some(0),
             class: reason.class(),
@@ -272,6 +298,7 @@ impl Observation {
             resizes: Vec::new(),
             parts: Vec::new(),
             restarts: None,
+            returned: false,
             held: false,
             class: Reason::lookup(&row.reason).class(),
             cancelled_by: Canceller::of(row),
@@ -293,6 +320,11 @@ impl Observation {
             Some(base) => end_of(base),
             None => self.requeued.then_some(EventType::JobRequeued),
         }
+    }
+
+    /// Whether the job certainly ran before this run.
+    pub fn has_run_before(&self) -> bool {
+        self.returned || self.restarts.is_some_and(|restarts| restarts > 0)
     }
 
     /// Whether it waits in the queue: it is pending, and no earlier run is being cleaned up.
@@ -423,5 +455,36 @@ impl RunIdentity {
             submit_time,
             attempt: 0,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use slurm_types::{JobId, UnixTime};
+
+    use super::*;
+
+    #[test]
+    fn a_component_with_a_later_submit_time_has_returned_its_nodes() {
+        let component = |id: u32, leader: Option<u32>, submit: i64| {
+            let record = JobRecord {
+                job_id: JobId::new(id),
+                het_job_id: leader.and_then(JobId::new),
+                het_job_offset: leader.map(|leader| id - leader),
+                submit: Some(UnixTime::from_secs(submit)),
+                ..JobRecord::default()
+            };
+            Observation::from_controller("c", &record).unwrap()
+        };
+        let mut observations = [
+            component(10, Some(10), 107),
+            component(11, Some(10), 100),
+            component(12, Some(10), 101),
+            component(13, None, 200),
+            component(20, Some(20), 200),
+        ];
+        mark_returned(observations.iter_mut());
+        let returned = observations.map(|observation| observation.has_run_before());
+        assert_eq!(returned, [true, false, false, false, false]);
     }
 }

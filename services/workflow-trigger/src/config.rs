@@ -163,11 +163,15 @@ impl Config {
         faults
     }
 
-    /// The checked rules and sources. `relative` resolves paths.
+    /// The checked rules and sources of a service in this cluster. `relative` resolves paths.
     ///
     /// # Errors
     /// All faults, each with its rule or source and its key.
-    pub fn rules(&self, relative: impl Fn(&Path) -> PathBuf) -> Result<Rules, Vec<String>> {
+    pub fn rules(
+        &self,
+        cluster: &str,
+        relative: impl Fn(&Path) -> PathBuf,
+    ) -> Result<Rules, Vec<String>> {
         let (mut sources, mut faults) = (Vec::new(), Vec::new());
         for config in &self.sources {
             match config.source(&relative) {
@@ -183,7 +187,7 @@ impl Config {
                 pair[0]
             ));
         }
-        let rules = rule::all(&self.rules, &relative(&self.scripts), &names);
+        let rules = rule::all(cluster, &self.rules, &relative(&self.scripts), &names);
         match rules {
             Ok(rules) if faults.is_empty() => Ok(Rules::new(rules, sources)),
             Ok(_) => Err(faults),

@@ -198,7 +198,7 @@ fn configuration(context: &Context) -> Result<Configuration, BoxError> {
     let mut faults = config.faults();
     let mut files = context.watched_config();
     files.add_folder(context.relative(&config.scripts), |_| true);
-    let rules = config.rules(|path| context.relative(path));
+    let rules = config.rules(&context.mesh.cluster, |path| context.relative(path));
     let rules = rules.unwrap_or_else(|problems| {
         faults.extend(problems);
         Rules::default()

@@ -47,7 +47,7 @@ impl RulesWatcher {
 fn read(context: &Context) -> Result<Rules, BoxError> {
     let context = context.read_again()?;
     let config: Config = context.section(WorkflowTriggerService::NAME)?;
-    let rules = config.rules(|path| context.relative(path));
+    let rules = config.rules(&context.mesh.cluster, |path| context.relative(path));
     Ok(rules.map_err(|faults| context.faults(&faults))?)
 }
 

@@ -63,8 +63,9 @@ impl Default for RuleLimitsConfig {
     }
 }
 
-/// Checks all rules. Collects every fault.
+/// Checks all rules of a service in this cluster. Collects every fault.
 pub(super) fn all(
+    cluster: &str,
     written: &[Value],
     scripts: &Path,
     sources: &[&str],
@@ -80,7 +81,7 @@ pub(super) fn all(
             Some(name) => format!("rule {name:?}"),
             None => format!("rule {}", place + 1),
         };
-        match one_rule(value, scripts, sources) {
+        match one_rule(cluster, value, scripts, sources) {
             Ok(rule) if !ids.insert(rule.id.clone()) => {
                 faults.push(format!(
                     "{name}: name: {:?} has another rule of this name",
@@ -99,7 +100,12 @@ pub(super) fn all(
     }
 }
 
-fn one_rule(value: &Value, scripts: &Path, sources: &[&str]) -> Result<Rule, Vec<String>> {
+fn one_rule(
+    cluster: &str,
+    value: &Value,
+    scripts: &Path,
+    sources: &[&str],
+) -> Result<Rule, Vec<String>> {
     let config: RuleConfig = serde_path_to_error::deserialize(value).map_err(|error| {
         let key = error.path().to_string();
         let fault = error.into_inner().to_string();
@@ -108,11 +114,16 @@ fn one_rule(value: &Value, scripts: &Path, sources: &[&str]) -> Result<Rule, Vec
             key => format!("{key}: {fault}"),
         }]
     })?;
-    let mut check = Check::default();
+    let mut check = Check {
+        cluster,
+        faults: Vec::new(),
+    };
     let id = RuleId {
         owner: check.word("owner", config.owner),
         name: check.word("name", config.name),
     };
+    let is_elsewhere = |name: &String| name != cluster;
+    let is_of_others = config.on.clusters.iter().any(is_elsewhere);
     let on = check.selector(config.on, &id.owner, sources);
     let action = check.action(config.action, &id.owner, scripts);
     check.limits(&config.limits);
@@ -120,6 +131,13 @@ fn one_rule(value: &Value, scripts: &Path, sources: &[&str]) -> Result<Rule, Vec
         check.of_events(on, &config.limits, config.allow_self);
         if let Some((Action::Retry(policy), _)) = &action {
             check.retry_of(policy, on);
+        }
+        if let Some((Action::Retry(_) | Action::Act(_), _)) = &action
+            && is_of_others
+        {
+            // The same job id is another job here.
+            let problem = format!("only {cluster:?}: this rule acts on jobs, which it does here");
+            check.fault("on.clusters", problem);
         }
     }
     let queue = config.limits.queue.as_deref();
@@ -146,12 +164,13 @@ fn one_rule(value: &Value, scripts: &Path, sources: &[&str]) -> Result<Rule, Vec
 }
 
 /// Collects the faults of one rule.
-#[derive(Default)]
-struct Check {
+struct Check<'a> {
+    /// The cluster in which rules act.
+    cluster: &'a str,
     faults: Vec<String>,
 }
 
-impl Check {
+impl Check<'_> {
     fn fault(&mut self, key: &str, problem: impl fmt::Display) {
         self.faults.push(format!("{key}: {problem}"));
     }

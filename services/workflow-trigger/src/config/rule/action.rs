@@ -89,7 +89,7 @@ const fn three() -> u32 {
     3
 }
 
-impl Check {
+impl Check<'_> {
     pub(super) fn action(
         &mut self,
         written: BTreeMap<String, Value>,

@@ -28,7 +28,7 @@ pub(super) struct OnConfig {
     when: String,
 }
 
-impl Check {
+impl Check<'_> {
     pub(super) fn selector(
         &mut self,
         on: OnConfig,
@@ -119,9 +119,13 @@ impl Check {
                 Err(error) => self.fault("on.types", error),
             }
         }
+        let clusters = match on.clusters.as_slice() {
+            [] => vec![self.cluster.to_owned()],
+            clusters => clusters.to_vec(),
+        };
         let filter = Filter::new(&patterns, &[], &on.partitions)
             .of_accounts(&on.accounts)
-            .in_clusters(&on.clusters);
+            .in_clusters(&clusters);
         let filter = match self.when(&on.when, Expression::new) {
             Some(when) => filter
                 .when(when)

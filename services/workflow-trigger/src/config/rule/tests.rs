@@ -19,9 +19,12 @@ impl Scripts {
         let value: toml::Value = toml::from_str(rule).unwrap();
         let value = serde_json::to_value(value).unwrap();
         let folder: PathBuf = self.0.path().into();
-        all(&[value], &folder, &["github"]).map(|mut rules| rules.remove(0))
+        all(CLUSTER, &[value], &folder, &["github"]).map(|mut rules| rules.remove(0))
     }
 }
+
+/// The cluster of the sample events.
+const CLUSTER: &str = "example";
 
 const PLOT: &str = r#"
 name = "plot"
@@ -50,6 +53,26 @@ fn a_rule_fires_on_its_owners_events_only() {
     assert!(!fires(&of_bob, EventType::JobFailed));
     let of_all = of_bob.replace("[on]", "[on]\nusers = [\"*\"]");
     assert!(fires(&of_all, EventType::JobFailed));
+}
+
+#[test]
+fn a_rule_acts_on_jobs_of_its_own_cluster_only() {
+    let scripts = Scripts::new();
+    let fires = |rule: &str, cluster: &str| {
+        let mut event = sample::event(EventType::JobFailed);
+        event.cluster = cluster.to_owned();
+        let event: DecodedEvent = event.into();
+        scripts
+            .read(rule)
+            .unwrap()
+            .matches(EventType::JobFailed, &event)
+    };
+    assert!(fires(PLOT, CLUSTER) && !fires(PLOT, "west"));
+    let of_both = PLOT.replace("[on]", &format!("[on]\nclusters = [{CLUSTER:?}, \"west\"]"));
+    assert!(fires(&of_both, CLUSTER) && fires(&of_both, "west"));
+    let cancels = "name = \"x\"\nowner = \"alice\"\non = { types = [\"job.failed\"], clusters = [\"west\"] }\naction = { cancel = \"{{ job.job_id }}\" }\n";
+    let faults = scripts.read(cancels).unwrap_err();
+    assert!(faults[0].contains("on.clusters: only"), "{faults:?}");
 }
 
 #[test]
@@ -243,6 +266,6 @@ fn two_rules_of_one_owner_have_different_names() {
     let scripts = Scripts::new();
     let value: toml::Value = toml::from_str(PLOT).unwrap();
     let value = serde_json::to_value(value).unwrap();
-    let faults = all(&[value.clone(), value], scripts.0.path(), &[]).unwrap_err();
+    let faults = all(CLUSTER, &[value.clone(), value], scripts.0.path(), &[]).unwrap_err();
     assert_eq!(faults.len(), 1);
 }

@@ -24,7 +24,7 @@ pub(super) struct OnConfig {
     users: Vec<String>,
     accounts: Vec<String>,
     partitions: Vec<String>,
-    clusters: Vec<String>,
+    pub(super) clusters: Vec<String>,
     when: String,
 }
 

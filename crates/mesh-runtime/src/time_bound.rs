@@ -12,6 +12,7 @@
 
 use std::time::Duration;
 
+use chrono::offset::LocalResult;
 use chrono::{DateTime, Days, NaiveDate, NaiveDateTime, SecondsFormat, TimeDelta, TimeZone, Utc};
 use serde::{Deserialize, Deserializer, Serialize};
 
@@ -39,6 +40,14 @@ pub enum ParseTimeError {
     /// It is relative where only a date or time makes sense.
     #[error("{text:?} is not a date or time; allowed: 2026-11-22T10:00:00Z or 2026-11-22")]
     NotAbsolute {
+        /// The text.
+        text: String,
+    },
+    /// The clocks of this time zone showed it twice.
+    #[error(
+        "{text:?} occurs twice in this time zone (clocks were set back); add an offset, such as Z"
+    )]
+    Repeated {
         /// The text.
         text: String,
     },
@@ -101,6 +110,24 @@ pub fn rfc3339_or_date<Z: TimeZone>(text: &str, zone: &Z) -> Result<DateTime<Utc
         text: text.to_owned(),
     })?;
     midnight(text, day, zone)
+}
+
+/// Parses a time as a program printed it, with its offset or, without one, in `zone`. Never guesses: a time that occurs twice is refused.
+///
+/// # Errors
+/// If it is neither, or is no single moment of `zone`.
+pub fn printed<Z: TimeZone>(text: &str, zone: &Z) -> Result<DateTime<Utc>, ParseTimeError> {
+    if let Ok(time) = DateTime::parse_from_rfc3339(text) {
+        return Ok(time.to_utc());
+    }
+    let text = || text.to_owned();
+    let local = NaiveDateTime::parse_from_str(&text(), "%Y-%m-%dT%H:%M:%S")
+        .map_err(|_| ParseTimeError::NotAbsolute { text: text() })?;
+    match local.and_local_timezone(zone.clone()) {
+        LocalResult::Single(time) => Ok(time.to_utc()),
+        LocalResult::Ambiguous(..) => Err(ParseTimeError::Repeated { text: text() }),
+        LocalResult::None => Err(ParseTimeError::Skipped { text: text() }),
+    }
 }
 
 fn local_or_ago<Z: TimeZone>(text: &str, zone: &Z) -> Result<TimeBound, ParseTimeError> {
@@ -224,6 +251,23 @@ mod tests {
         }
         let error = rfc3339_or_date("2h", &Utc).unwrap_err();
         assert!(matches!(error, ParseTimeError::NotAbsolute { .. }));
+    }
+
+    #[test]
+    fn printed_times_are_whole_and_never_guessed() {
+        let zone = now().timezone();
+        for (text, expected) in [
+            ("2026-11-22T10:00:00", Some("2026-11-22T09:00:00Z")),
+            ("2026-11-22T10:00:00+05:00", Some("2026-11-22T05:00:00Z")),
+            ("2026-11-22", None),
+            ("2026-11-22T10:00", None),
+            ("2026-02-30T10:00:00", None),
+            ("2h", None),
+        ] {
+            let read = printed(text, &zone).ok();
+            let read = read.map(|time| time.to_rfc3339_opts(SecondsFormat::AutoSi, true));
+            assert_eq!(read.as_deref(), expected, "{text}");
+        }
     }
 
     proptest! {

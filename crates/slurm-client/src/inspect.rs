@@ -7,13 +7,17 @@ mod columns;
 mod document;
 mod names;
 mod table;
+mod times;
 
 use std::{collections::HashMap, fmt};
 
 use serde::Serialize;
 use serde_json::Value;
 
+use self::times::Times;
 use crate::{Error, parse};
+
+pub use times::ReadTime;
 
 /// Result of an inspection.
 #[derive(Clone, Debug, PartialEq)]
@@ -22,6 +26,18 @@ pub struct Inspection {
     pub source: &'static str,
     /// The records.
     pub records: Vec<InspectedRecord>,
+    /// True if a time in it had no zone, so the caller's was used.
+    pub local_times: bool,
+}
+
+impl Inspection {
+    const fn of(source: &'static str, records: Vec<InspectedRecord>) -> Self {
+        Self {
+            source,
+            records,
+            local_times: false,
+        }
+    }
 }
 
 /// One record.
@@ -79,11 +95,18 @@ impl fmt::Display for InspectError {
 
 impl std::error::Error for InspectError {}
 
-/// Parses the output of one command or the body of one response.
+/// Parses the output of one command or the body of one response. `time` reads times that are not in Unix seconds.
 ///
 /// # Errors
-/// If it is empty, truncated, an error of Slurm's, or no output of Slurm.
-pub fn inspect(bytes: &[u8]) -> Result<Inspection, InspectError> {
+/// If it is empty, truncated, an error of Slurm's, or no output of Slurm, or has a time that cannot be read.
+pub fn inspect(bytes: &[u8], time: &ReadTime<'_>) -> Result<Inspection, InspectError> {
+    let times = Times::new(time);
+    let mut inspection = read(bytes, &times)?;
+    inspection.local_times = times.had_local();
+    Ok(inspection)
+}
+
+fn read(bytes: &[u8], times: &Times<'_>) -> Result<Inspection, InspectError> {
     let text = String::from_utf8_lossy(bytes);
     let Some(start) = text.find(|c: char| !c.is_whitespace()) else {
         let problem = "it is empty, which does not prove that there are no jobs";
@@ -92,9 +115,9 @@ pub fn inspect(bytes: &[u8]) -> Result<Inspection, InspectError> {
     let first = text[start..].lines().next().unwrap_or_default();
     match first {
         _ if first.starts_with('{') => document::read(bytes),
-        _ if first.starts_with("JobId=") => jobs(&text),
+        _ if first.starts_with("JobId=") => jobs(&text, times),
         _ if first.starts_with("NodeName=") => {
-            let (nodes, unread) = parse::nodes(&text);
+            let (nodes, unread) = parse::nodes(&times.nodes(&text)?);
             whole(
                 "scontrol show node",
                 "node",
@@ -116,20 +139,18 @@ pub fn inspect(bytes: &[u8]) -> Result<Inspection, InspectError> {
         _ if first.starts_with("ReservationName=") => {
             let joined = joined(&text);
             let lines = joined.lines().filter(|line| !line.trim().is_empty());
-            Ok(Inspection {
-                source: "scontrol show reservation",
-                records: lines.map(|line| raw("reservation", line)).collect(),
-            })
+            let records = lines.map(|line| raw("reservation", line)).collect();
+            Ok(Inspection::of("scontrol show reservation", records))
         }
-        _ if first.starts_with("Configuration data as of ") => Ok(Inspection {
-            source: "scontrol show config",
-            records: vec![record("config", &parse::config(&text))],
-        }),
-        _ if first.starts_with("Slurmctld(") => Ok(Inspection {
-            source: "scontrol ping",
-            records: text.lines().map(|line| raw("ping", line)).collect(),
-        }),
-        _ => table::read(&text).unwrap_or_else(|| Err(unknown(&text, first))),
+        _ if first.starts_with("Configuration data as of ") => {
+            let records = vec![record("config", &parse::config(&text))];
+            Ok(Inspection::of("scontrol show config", records))
+        }
+        _ if first.starts_with("Slurmctld(") => {
+            let records = text.lines().map(|line| raw("ping", line)).collect();
+            Ok(Inspection::of("scontrol ping", records))
+        }
+        _ => table::read(&text, times).unwrap_or_else(|| Err(unknown(&text, first))),
     }
 }
 
@@ -165,7 +186,7 @@ fn whole<T: Serialize>(
         ));
     }
     let records = records.iter().map(|one| record(kind, one)).collect();
-    Ok(Inspection { source, records })
+    Ok(Inspection::of(source, records))
 }
 
 /// Joins each record of `scontrol show` into one line; without `-o` the later lines of a record are indented.
@@ -188,7 +209,7 @@ fn joined(text: &str) -> String {
 const ASK_JOB: &str = "scontrol show job ID";
 
 /// `scontrol show job`.
-fn jobs(text: &str) -> Result<Inspection, InspectError> {
+fn jobs(text: &str, times: &Times<'_>) -> Result<Inspection, InspectError> {
     let mut lines: HashMap<String, usize> = HashMap::new();
     for (number, line) in text.lines().enumerate() {
         if let Some(id) = line
@@ -198,7 +219,7 @@ fn jobs(text: &str) -> Result<Inspection, InspectError> {
             lines.entry(id.to_owned()).or_insert(number + 1);
         }
     }
-    let answer = parse::jobs(&joined(text), &HashMap::new());
+    let answer = parse::jobs(&times.jobs(text)?, &HashMap::new());
     if let Some((id, rejected)) = answer.unclear.first() {
         let line = lines.get(&id.to_string()).copied().unwrap_or(0);
         let place = format!("job {id}");
@@ -212,14 +233,8 @@ fn jobs(text: &str) -> Result<Inspection, InspectError> {
             ASK_JOB,
         ));
     }
-    Ok(Inspection {
-        source: "scontrol show job",
-        records: answer
-            .records
-            .iter()
-            .map(|job| record("job", job))
-            .collect(),
-    })
+    let records = answer.records.iter().map(|job| record("job", job));
+    Ok(Inspection::of("scontrol show job", records.collect()))
 }
 
 /// The best error for a text of no known kind.

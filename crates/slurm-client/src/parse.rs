@@ -26,13 +26,14 @@ pub(crate) use commented::{COMMENTED_COLUMNS, commented_job};
 pub(crate) use delimited::{Separator, delimited};
 pub(crate) use job::{
     DUPLICATE_ID, FreeTexts, NO_ID, NO_NAME, NO_OWNER, NO_STATE, NO_SUBMIT, ParsedJobs, Rejected,
-    jobs, missing, reject_duplicates,
+    jobs, missing, own_fields, reject_duplicates,
 };
+pub(crate) use keys::pairs;
 pub(crate) use limits::limits;
 pub use listing::LISTING_LETTERS;
 pub(crate) use listing::ListingSeparators;
 pub(crate) use long::{Texts, free_text, long_jobs};
-pub(crate) use node::{config, nodes, partitions};
+pub(crate) use node::{config, nodes, own_end, partitions};
 pub(crate) use node_event::{NODE_EVENT_FORMAT, node_events};
 pub(crate) use queue::{
     FORMAT as QUEUE_FORMAT, Rows, StringInterner, count_record, queue, queue_columns, row_of_record,

@@ -25,15 +25,22 @@ impl UnixTime {
     }
 
     /// Parses a time as Slurm's commands print it under `SLURM_TIME_FORMAT=%s`, and the default form `2026-11-20T20:35:09`, taken as UTC:
-    /// the commands are run with `TZ=UTC`.
+    /// the commands are run with `TZ=UTC`. Only for answers that this project asked for: elsewhere that form is in an unknown time zone.
     ///
-    /// `Unknown`, `None`, `N/A`, `NONE`, an empty text and `0` all mean "not known" (Slurm stores 0 for an unset time). Any other invalid
-    /// text gives `None` as well; a caller who must distinguish them has to examine the text first.
+    /// An [unset](Self::is_unset) time gives `None`. Any other invalid text does as well; a caller who must distinguish them has to examine
+    /// the text first.
     pub fn parse(text: &str) -> Option<Self> {
         match text.trim().parse::<i64>() {
             Ok(secs) => (secs > 0).then_some(Self(secs)),
             Err(_) => parse_iso(text.trim()).map(Self),
         }
+    }
+
+    /// True for what Slurm prints for a time that is not set or not known. Slurm stores 0 for it.
+    pub fn is_unset(text: &str) -> bool {
+        let text = text.trim();
+        let words = ["", "0", "Unknown", "None", "N/A", "(null)"];
+        words.iter().any(|word| word.eq_ignore_ascii_case(text))
     }
 }
 
@@ -150,7 +157,9 @@ mod tests {
     fn unset_times_are_none() {
         for text in ["", "0", "Unknown", "None", "N/A", "NONE", "(null)", "-5"] {
             assert_eq!(UnixTime::parse(text), None, "{text}");
+            assert_eq!(UnixTime::is_unset(text), text != "-5", "{text}");
         }
+        assert!(!UnixTime::is_unset("Tomr 10:00"));
         assert_eq!(
             UnixTime::parse("1795305073"),
             Some(UnixTime::from_secs(1_795_305_073))

@@ -13,6 +13,7 @@ mod request;
 mod triggers;
 mod webhooks;
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -66,6 +67,26 @@ pub struct Cli {
     /// The command.
     #[command(subcommand)]
     pub command: Command,
+}
+
+impl Cli {
+    /// Parses a command line. The options of `smesh squeue` are squeue's, some of which are also ours.
+    ///
+    /// # Errors
+    /// If it is invalid, or asks for help or the version.
+    pub fn of_arguments(mut arguments: Vec<OsString>) -> Result<Self, clap::Error> {
+        let is_squeue = arguments.get(1).is_some_and(|command| command == "squeue")
+            && arguments.get(2).is_none_or(|option| option != "--help");
+        if !is_squeue {
+            return Self::try_parse_from(arguments);
+        }
+        let options = arguments.split_off(2);
+        let mut cli = Self::try_parse_from(arguments)?;
+        if let Command::Squeue(squeue) = &mut cli.command {
+            squeue.arguments = options;
+        }
+        Ok(cli)
+    }
 }
 
 /// Options of every command.
@@ -321,19 +342,26 @@ pub struct Wait {
 Shows how slurm-mesh parses output of Slurm. The format is detected: squeue, sacct, scontrol and sinfo as text (tables need their header) or with
 --json, and responses of slurmrestd, of Slurm 22.05 to 26.05. Prints one JSON document per record. Neither Slurm nor slurm-mesh needs to run.
 
+Slurm prints times without a zone, in that of the machine where the command ran. They are read in --timezone, which each document then names. A time
+that cannot be read, or that the clocks of the zone showed twice, is refused. SLURM_TIME_FORMAT=%s makes Slurm print Unix seconds instead.
+
 Examples:
   scontrol show job 123 | smesh inspect -
   sacct -D -P -o JobID,JobIDRaw,State,ExitCode,Submit,Start,End,NodeList -j 123 > sacct.txt; smesh inspect sacct.txt
+  smesh inspect sacct.txt --timezone Europe/Berlin      printed on a machine in Berlin
   curl -s --unix-socket /run/slurmrestd.socket http://localhost/slurm/v0.0.42/jobs/ | smesh inspect -
 
 Please report \"oddities\" above 0, and names in \"state\" that Slurm does not have. The output contains job names, comments and paths: remove
 anything confidential.
 
-Exit status: 0 every record was parsed; 1 a record cannot be parsed (the error names the line or field, the expected value, and a command to ask Slurm
-with).")]
+Exit status: 0 every record was parsed; 1 a record cannot be parsed (the error names the line, the field or column, the expected value, and a command
+to ask Slurm with).")]
 pub struct Inspect {
     /// File to read, or - for standard input
     pub file: PathBuf,
+    /// Time zone of times that have none, e.g. Europe/Berlin [default: that of this machine, as `date` shows it]
+    #[arg(long, value_name = "ZONE", value_parser = crate::zone::parse)]
+    pub timezone: Option<chrono_tz::Tz>,
 }
 
 /// `smesh log-level`

@@ -6,7 +6,7 @@
 //! - [`commands`]: one module per command. [`up`]: all services and a nats-server in one process.
 //! - [`known`]: checkpoints that were seen of each ledger. [`reader`]: reads from NATS.
 //! - [`secret_input`]: secrets from files, standard input or a prompt instead of the command line.
-//! - [`slurm_conf`]: slurm.conf as a file, for commands that must work while Slurm is down.
+//! - [`slurm_conf`]: slurm.conf as a file, for commands that must work while Slurm is down. [`zone`]: time zones by name.
 //!
 //! Deliberately absent: queries to Slurm. Commands query the mesh; only `doctor` and `hooks` call Slurm itself.
 
@@ -22,5 +22,6 @@ pub mod settings;
 pub mod show;
 pub mod slurm_conf;
 pub mod up;
+pub mod zone;
 
 pub use error::Error;

@@ -5,12 +5,11 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anstyle::{AnsiColor, Style};
-use clap::Parser as _;
 use smesh::cli::{Cli, Command};
 use smesh::{Error, commands};
 
 fn main() -> ExitCode {
-    let cli = match parse() {
+    let cli = match Cli::of_arguments(std::env::args_os().collect()) {
         Ok(cli) => cli,
         Err(error) => {
             // Help and version are not errors. Statuses 2 and 3 belong to `wait`, so usage errors take their status from sysexits.h.
@@ -47,22 +46,6 @@ fn main() -> ExitCode {
             print_error(&error)
         }
     }
-}
-
-/// Parses the command line. The options of `smesh squeue` are squeue's, some of which are also ours.
-fn parse() -> Result<Cli, clap::Error> {
-    let mut arguments: Vec<_> = std::env::args_os().collect();
-    let is_squeue = arguments.get(1).is_some_and(|command| command == "squeue")
-        && arguments.get(2).is_none_or(|option| option != "--help");
-    if !is_squeue {
-        return Cli::try_parse_from(arguments);
-    }
-    let options = arguments.split_off(2);
-    let mut cli = Cli::try_parse_from(arguments)?;
-    if let Command::Squeue(squeue) = &mut cli.command {
-        squeue.arguments = options;
-    }
-    Ok(cli)
 }
 
 /// Whether a JSON client of `smesh verify` waits for an answer, which it gets in any case.

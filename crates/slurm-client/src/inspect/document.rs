@@ -69,10 +69,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<Inspection, InspectError> {
             "it has no list of jobs, nodes or partitions: not a document of slurmrestd or --json";
         return Err(InspectError::new(0, "", problem, ASK_JSON));
     }
-    Ok(Inspection {
-        source: "slurmrestd or --json",
-        records,
-    })
+    Ok(Inspection::of("slurmrestd or --json", records))
 }
 
 fn one(

@@ -63,12 +63,22 @@ pub(super) fn command(names: &[String]) -> Option<Result<Command, (Command, Stri
     Some(Ok(command))
 }
 
+/// The whole name of a column of squeue, whose header may be truncated to its width. The name itself if it is not known.
+pub(super) fn of_squeue(name: &str) -> &str {
+    let whole = SQUEUE.iter().find(|one| **one == name);
+    let cut = || SQUEUE.iter().find(|one| is_cut(one, name));
+    whole.or_else(cut).copied().unwrap_or(name)
+}
+
 /// True if the name is known, or a known name begins with it where the column was too narrow.
 fn knows(known: &[&str], name: &str) -> bool {
-    const SHORTEST_CUT: usize = 3;
-    let cut = name.len() >= SHORTEST_CUT;
     let mut known = known.iter();
-    known.any(|one| *one == name || (cut && one.starts_with(name)))
+    known.any(|one| *one == name || is_cut(one, name))
+}
+
+fn is_cut(whole: &str, name: &str) -> bool {
+    const SHORTEST_CUT: usize = 3;
+    name.len() >= SHORTEST_CUT && whole.starts_with(name)
 }
 
 #[rustfmt::skip]

@@ -8,14 +8,30 @@ use slurm_types::{JobRef, JobState, NodeState, Reason, UnixTime};
 
 use super::columns::{self, Ambiguous};
 use super::names::{self, Command};
+use super::times::{ASK_SECONDS, Times};
 use super::{InspectError, InspectedRecord, Inspection, record};
 use crate::parse;
 
 /// Separator of our own polls by squeue.
 const UNIT: char = '\x1f';
+/// Columns with times, by command. A truncated name of a column of squeue is looked up first.
+const OF_SACCT: [&str; 4] = ["SUBMIT", "ELIGIBLE", "START", "END"];
+const OF_SQUEUE: [&str; 9] = [
+    "ACCRUE_TIME",
+    "DEADLINE",
+    "ELIGIBLE_TIME",
+    "END_TIME",
+    "LAST_SCHED_EVAL",
+    "PREEMPT_TIME",
+    "RESIZE_TIME",
+    "START_TIME",
+    "SUBMIT_TIME",
+];
+const OF_SINFO: [&str; 1] = ["TIMESTAMP"];
+const OF_POLLS: [&str; 3] = ["submit", "start", "end"];
 
 /// `None` if the text does not begin with the column names of a known table.
-pub(super) fn read(text: &str) -> Option<Result<Inspection, InspectError>> {
+pub(super) fn read(text: &str, times: &Times<'_>) -> Option<Result<Inspection, InspectError>> {
     let mut lines: Vec<(usize, &str)> = text
         .lines()
         .enumerate()
@@ -23,7 +39,7 @@ pub(super) fn read(text: &str) -> Option<Result<Inspection, InspectError>> {
         .filter(|(_, line)| !line.trim().is_empty())
         .collect();
     if lines[0].1.contains(UNIT) {
-        return Some(queue_rows(&lines));
+        return Some(queue_rows(&lines, times));
     }
     // `squeue -l` and `sinfo -l` begin with the date.
     if lines.len() > 1 && is_date(lines[0].1) {
@@ -72,7 +88,7 @@ pub(super) fn read(text: &str) -> Option<Result<Inspection, InspectError>> {
             }
         }
     };
-    Some(named(command, &names, &rows, &cells))
+    Some(named(command, &names, &rows, cells, times))
 }
 
 /// How to request a table that can always be split.
@@ -84,7 +100,7 @@ const fn with_bars(command: Command) -> &'static str {
     }
 }
 
-fn queue_rows(lines: &[(usize, &str)]) -> Result<Inspection, InspectError> {
+fn queue_rows(lines: &[(usize, &str)], times: &Times<'_>) -> Result<Inspection, InspectError> {
     let mut records = Vec::new();
     for (number, line) in lines {
         let row = parse::queue_columns(line).ok_or_else(|| {
@@ -92,12 +108,31 @@ fn queue_rows(lines: &[(usize, &str)]) -> Result<Inspection, InspectError> {
                 "not the columns that a poll requests from squeue, with a job id in the first";
             InspectError::new(*number, "", problem, with_bars(Command::Squeue))
         })?;
+        let mut row: Map<String, Value> = row
+            .into_iter()
+            .map(|(name, value)| (name.to_owned(), json!(value)))
+            .collect();
+        for name in OF_POLLS {
+            let printed = row[name].as_str().unwrap_or_default();
+            let seconds = seconds(times, *number, name, printed)?;
+            row.insert(name.to_owned(), json!(seconds));
+        }
         records.push(record("queue", &row));
     }
-    Ok(Inspection {
-        source: "squeue, as a poll requests",
-        records,
-    })
+    Ok(Inspection::of("squeue, as a poll requests", records))
+}
+
+fn seconds(
+    times: &Times<'_>,
+    line: usize,
+    column: &str,
+    printed: &str,
+) -> Result<String, InspectError> {
+    let refused = |problem| {
+        let column = format!("column {column}");
+        InspectError::new(line, column, problem, ASK_SECONDS)
+    };
+    times.seconds(printed).map_err(refused)
 }
 
 /// `Fri Nov 20 20:35:33 2026`
@@ -114,15 +149,19 @@ fn named(
     command: Command,
     names: &[String],
     rows: &[(usize, &str)],
-    cells: &[Vec<String>],
+    cells: Vec<Vec<String>>,
+    times: &Times<'_>,
 ) -> Result<Inspection, InspectError> {
     let find = |name: &str| {
         names
             .iter()
             .position(|known| known.eq_ignore_ascii_case(name))
     };
+    let of_times: Vec<usize> = (0..names.len())
+        .filter(|at| is_time(command, &names[*at]))
+        .collect();
     let mut records = Vec::new();
-    for ((number, _), values) in rows.iter().zip(cells) {
+    for ((number, _), mut values) in rows.iter().zip(cells) {
         let ask = with_bars(command);
         let fail = |place: &str, problem: String| InspectError::new(*number, place, problem, ask);
         // `squeue -o` may end in a column that itself contains bars; sacct may not.
@@ -135,21 +174,30 @@ fn named(
             );
             return Err(fail("", problem));
         }
+        for at in &of_times {
+            values[*at] = seconds(times, *number, &names[*at], &values[*at])?;
+        }
         let get = |name: &str| find(name).map_or("", |at| values[at].as_str());
         records.push(match command {
             Command::Sacct => accounting(&get).map_err(|problem| fail("JobID", problem))?,
             Command::Squeue => {
-                queue(names, values).map_err(|(place, problem)| fail(&place, problem))?
+                queue(names, &values).map_err(|(place, problem)| fail(&place, problem))?
             }
             Command::Sinfo => {
-                nodes(names, values).map_err(|(place, problem)| fail(&place, problem))?
+                nodes(names, &values).map_err(|(place, problem)| fail(&place, problem))?
             }
         });
     }
-    Ok(Inspection {
-        source: command.as_str(),
-        records,
-    })
+    Ok(Inspection::of(command.as_str(), records))
+}
+
+fn is_time(command: Command, name: &str) -> bool {
+    let name = name.to_ascii_uppercase();
+    match command {
+        Command::Sacct => OF_SACCT.contains(&name.as_str()),
+        Command::Squeue => OF_SQUEUE.contains(&names::of_squeue(&name)),
+        Command::Sinfo => OF_SINFO.contains(&name.as_str()),
+    }
 }
 
 /// A row of sacct; steps are marked as such.
@@ -196,12 +244,7 @@ fn queue(names: &[String], values: &[String]) -> Result<InspectedRecord, (String
                 json!(job.to_string())
             }
             "ST" | "STATE" => json!(JobState::parse(value)),
-            _ if upper.ends_with("_TIME") && upper != "TIME_LIMIT" => {
-                match UnixTime::parse(value) {
-                    Some(time) => json!(time),
-                    None => Value::Null,
-                }
-            }
+            _ if is_time(Command::Squeue, name) => json!(UnixTime::parse(value)),
             "REASON" => json!({ "text": value, "class": Reason::lookup(value).class().as_str() }),
             _ => json!(parse::text(value)),
         };
@@ -217,6 +260,7 @@ fn nodes(names: &[String], values: &[String]) -> Result<InspectedRecord, (String
         let read = match name.to_ascii_uppercase().as_str() {
             "STATE" | "STATELONG" | "STATECOMPACT" => node_state(value)
                 .ok_or_else(|| (name.clone(), format!("{value:?} is not a node state")))?,
+            _ if is_time(Command::Sinfo, name) => json!(UnixTime::parse(value)),
             _ => json!(parse::text(value)),
         };
         row.insert(name.to_ascii_lowercase(), read);

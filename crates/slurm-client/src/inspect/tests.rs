@@ -9,6 +9,22 @@ use proptest::prelude::*;
 
 use super::*;
 
+/// As `smesh inspect` reads times on a machine in UTC.
+fn inspect(bytes: &[u8]) -> Result<Inspection, InspectError> {
+    super::inspect(bytes, &|text| in_zone(text, &chrono::Utc))
+}
+
+fn in_zone<Z: chrono::TimeZone>(
+    text: &str,
+    zone: &Z,
+) -> Result<chrono::DateTime<chrono::Utc>, String> {
+    let local = chrono::NaiveDateTime::parse_from_str(text, "%Y-%m-%dT%H:%M:%S");
+    let local = local.map_err(|_| format!("{text:?} is not a time"))?;
+    let time = local.and_local_timezone(zone.clone()).single();
+    time.map(|time| time.to_utc())
+        .ok_or_else(|| format!("{text:?} is no single moment"))
+}
+
 fn files(folder: &Path, into: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
@@ -334,6 +350,135 @@ fn unusable_answers_are_reported_with_place_and_reason() {
             error.line == line && error.to_string().contains(expected_text),
             "{text:?}: {error}"
         );
+    }
+}
+
+/// Half past eight in a zone two hours ahead of UTC.
+const LOCAL: &str = "2026-11-20T20:30:00";
+const SECONDS: i64 = 1_795_199_400;
+
+/// Records of a text in that zone, and whether a time of it had none.
+fn two_hours_ahead(text: &str) -> (Vec<Value>, bool) {
+    let zone = chrono::FixedOffset::east_opt(7_200).unwrap();
+    let read = super::inspect(text.as_bytes(), &|text| in_zone(text, &zone));
+    let read = read.unwrap_or_else(|error| panic!("{text}: {error}"));
+    let records = read.records.into_iter().map(|one| one.record);
+    (records.collect(), read.local_times)
+}
+
+/// The forms of a default configuration, without SLURM_TIME_FORMAT.
+#[test]
+fn times_without_a_zone_are_read_in_that_of_the_caller() {
+    let unit = '\x1f';
+    let columns = |time: &str| {
+        [
+            "7", "7", "7", "N/A", "RUNNING", time, "N/A", time, "1", "cpu", "a", "1", "p", "q",
+            "n1", "1", "1", "10:00", "None",
+        ]
+        .join(&unit.to_string())
+    };
+    let job =
+        "JobId=7 JobName=x StartTime=soon UserId=a(1) GroupId=a(1) Priority=1 JobState=RUNNING";
+    for (text, fields) in [
+        (
+            format!("JobID|State|Submit|Start|End\n7|RUNNING|{LOCAL}|{LOCAL}|Unknown\n"),
+            ["submit", "start", "end"],
+        ),
+        (
+            format!("JOBID|SUBMIT_TIME|START_TIME|END_TIME\n7|{LOCAL}|{LOCAL}|N/A\n"),
+            ["submit_time", "start_time", "end_time"],
+        ),
+        // Narrow columns, whose names are truncated.
+        (
+            format!("JOBID|SUBMIT_TIM|START_T|END_TIME\n7|{LOCAL}|{LOCAL}|N/A\n"),
+            ["submit_tim", "start_t", "end_time"],
+        ),
+        (
+            format!("HOSTNAMES|STATE|TIMESTAMP\nn1|down|{LOCAL}\n"),
+            ["timestamp", "timestamp", ""],
+        ),
+        (
+            format!(
+                "{job} SubmitTime={LOCAL} StartTime={LOCAL} EndTime=Unknown Network=(null) Command=EndTime=x\n"
+            ),
+            ["submit", "start", "end"],
+        ),
+        (
+            format!(
+                "{job}\n   SubmitTime={LOCAL} StartTime={LOCAL}\n   EndTime=Unknown\n   Network=(null)\n"
+            ),
+            ["submit", "start", "end"],
+        ),
+        (
+            format!(
+                "NodeName=n1 CPUTot=1\n   State=DOWN\n   BootTime={LOCAL} LastBusyTime=None\n   Comment=BootTime=x\n   Reason=bad [x] [root@{LOCAL}]\n"
+            ),
+            ["boot_time", "reason_time", "last_busy_time"],
+        ),
+        (
+            format!(
+                "NodeName=n1 CPUTot=1 State=DOWN BootTime={LOCAL} LastBusyTime=None Reason=bad [root@{LOCAL}]\n"
+            ),
+            ["boot_time", "reason_time", "last_busy_time"],
+        ),
+    ] {
+        let (records, had_local) = two_hours_ahead(&text);
+        assert!(had_local, "{text}");
+        let found = fields.map(|field| records[0].get(field).cloned().unwrap_or_default());
+        assert_eq!(
+            found,
+            [SECONDS.into(), SECONDS.into(), Value::Null],
+            "{text}: {}",
+            records[0]
+        );
+        // Unix seconds mean the same everywhere.
+        let (same, had_local) = two_hours_ahead(&text.replace(LOCAL, &SECONDS.to_string()));
+        assert_eq!((same, had_local), (records, false), "{text}");
+    }
+    let (records, _) = two_hours_ahead(&columns(LOCAL));
+    assert_eq!(records[0]["submit"], SECONDS.to_string());
+    // The name of the job is its user's.
+    let (records, _) = two_hours_ahead(&format!("{job} SubmitTime={LOCAL} Network=(null)\n"));
+    assert_eq!(records[0]["name"], "x StartTime=soon");
+}
+
+#[test]
+fn unreadable_times_are_refused_by_line_and_column() {
+    for (text, expected) in [
+        (
+            "JobID|State|Submit\n7|RUNNING|Unknown\n8|RUNNING|Tomr 10:00\n",
+            "line 3: column Submit: \"Tomr 10:00\"",
+        ),
+        (
+            "JOBID|START_TIME\n7|N/A\n\n8|2026-02-30T10:00:00\n",
+            "line 4: column START_TIME: \"2026-02-30T10:00:00\"",
+        ),
+        // Cut to the width of its column.
+        (
+            "JOBID|START_TIME\n7|2026-11-20\n",
+            "line 2: column START_TIME: \"2026-11-20\"",
+        ),
+        ("JOBID|DEADLINE\n7|-5\n", "line 2: column DEADLINE: \"-5\""),
+        (
+            "HOSTNAMES|STATE|TIMESTAMP\nn1|down|yesterday\n",
+            "line 2: column TIMESTAMP: \"yesterday\"",
+        ),
+        (
+            "JobId=7 JobName=x\n   UserId=a(1)\n   SubmitTime=1795199400 StartTime=Ystday 10:00 EndTime=0\n",
+            "line 3: job 7: StartTime: \"Ystday 10:00\"",
+        ),
+        (
+            "NodeName=n1\n   BootTime=20 Nov 10:00\n",
+            "line 2: BootTime: \"20 Nov 10:00\"",
+        ),
+        (
+            "NodeName=n1\n   Reason=bad [root@19:57]\n",
+            "line 2: Reason: \"19:57\"",
+        ),
+    ] {
+        let error = inspect(text.as_bytes()).unwrap_err().to_string();
+        assert!(error.starts_with(expected), "{text:?}: {error}");
+        assert!(error.contains("SLURM_TIME_FORMAT=%s"), "{error}");
     }
 }
 

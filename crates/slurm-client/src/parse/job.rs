@@ -113,15 +113,12 @@ pub(crate) fn reject_duplicates(answer: &mut ParsedJobs, count: HashMap<JobId, u
 }
 
 pub(super) fn job(id: JobId, line: &str, texts: Option<&FreeTexts>) -> Result<JobRecord, Rejected> {
-    let no_name = || Rejected::of(NO_NAME, line);
-    let (head, rest) = line.split_once(NAME).ok_or_else(no_name)?;
-    let (name, rest) = split_name(rest, texts)?;
-    let own_end = rest
-        .find(" Network=")
-        .or_else(|| rest.find(" Command="))
-        .unwrap_or(rest.len());
-    let (own, tail) = rest.split_at(own_end);
-
+    let Parts {
+        head,
+        name,
+        own,
+        tail,
+    } = parts(line, texts)?;
     let mut job = JobRecord {
         job_id: Some(id),
         name,
@@ -150,6 +147,46 @@ pub(super) fn job(id: JobId, line: &str, texts: Option<&FreeTexts>) -> Result<Jo
         return Err("squeue and scontrol report different owners".into());
     }
     Ok(job)
+}
+
+/// A record, divided by who wrote it.
+struct Parts<'a> {
+    /// Slurm's fields before the name.
+    head: &'a str,
+    name: String,
+    /// Slurm's fields after the name.
+    own: &'a str,
+    /// Texts of the user.
+    tail: &'a str,
+}
+
+fn parts<'a>(line: &'a str, texts: Option<&FreeTexts>) -> Result<Parts<'a>, Rejected> {
+    let no_name = || Rejected::of(NO_NAME, line);
+    let (head, rest) = line.split_once(NAME).ok_or_else(no_name)?;
+    let (name, rest) = split_name(rest, texts)?;
+    let own_end = rest
+        .find(" Network=")
+        .or_else(|| rest.find(" Command="))
+        .unwrap_or(rest.len());
+    let (own, tail) = rest.split_at(own_end);
+    Ok(Parts {
+        head,
+        name,
+        own,
+        tail,
+    })
+}
+
+/// The id of each record of the output, and its fields that Slurm wrote itself. None if a record is unclear.
+pub(crate) fn own_fields(output: &str) -> Vec<(JobId, Vec<(&str, &str)>)> {
+    let fields = |line| {
+        let parts = parts(line, None).ok()?;
+        Some([pairs(parts.head), pairs(parts.own)].concat())
+    };
+    let records = records(output, &HashMap::new()).into_iter();
+    records
+        .map(|(id, range)| (id, fields(&output[range]).unwrap_or_default()))
+        .collect()
 }
 
 /// True if this can follow a job's name: `SLUID=` (26.05 with `-d`, seen live), `HetJobIdSet=`, `UserId=`.

@@ -57,13 +57,7 @@ fn each_record<T>(
 fn node(record: &str) -> Option<(String, NodeRecord)> {
     let mut node = NodeRecord::default();
     let mut effective = None;
-    // Free texts end the record: `Comment`, `Extra`, `Reason`. The fields before the first of them are Slurm's own.
-    let free = [" Comment=", " Extra=", " Reason="]
-        .iter()
-        .filter_map(|key| record.find(key))
-        .min()
-        .unwrap_or(record.len());
-    let (own, tail) = record.split_at(free);
+    let (own, tail) = record.split_at(own_end(record));
     for (key, value) in pairs(own) {
         match key {
             "NodeName" => node.name = text(value),
@@ -97,6 +91,13 @@ fn node(record: &str) -> Option<(String, NodeRecord)> {
     free_texts(&mut node, tail);
     node.cpus_effective = effective.unwrap_or(node.cpus_total);
     (!node.name.is_empty() && node.state != NodeState::default()).then(|| (node.name.clone(), node))
+}
+
+/// Where Slurm's own fields of a record end. Free texts follow: `Comment`, `Extra`, `Reason`.
+pub(crate) fn own_end(record: &str) -> usize {
+    let keys = [" Comment=", " Extra=", " Reason="];
+    let ends = keys.iter().filter_map(|key| record.find(key));
+    ends.min().unwrap_or(record.len())
 }
 
 fn free_texts(node: &mut NodeRecord, tail: &str) {

@@ -4,11 +4,11 @@ use std::io::Read;
 use std::path::Path;
 use std::process::ExitCode;
 
+use mesh_runtime::time_bound;
 use serde_json::json;
 
-use crate::cli;
 use crate::error::Error;
-use crate::show;
+use crate::{cli, show, zone};
 
 pub(super) fn run(args: &cli::Inspect) -> Result<ExitCode, Error> {
     let name = match args.file.as_path() == Path::new("-") {
@@ -16,8 +16,15 @@ pub(super) fn run(args: &cli::Inspect) -> Result<ExitCode, Error> {
         false => &args.file,
     };
     let bytes = read(&args.file).map_err(|source| Error::io("read", name, source))?;
-    let inspection = slurm_client::inspect::inspect(&bytes)
+    // The machine's zone matters only if a time has none.
+    let zone = args.timezone.map_or_else(zone::of_machine, Ok);
+    let read = |text: &str| {
+        let zone = zone.as_ref().map_err(Clone::clone)?;
+        time_bound::printed(text, zone).map_err(|error| error.to_string())
+    };
+    let inspection = slurm_client::inspect::inspect(&bytes, &read)
         .map_err(|error| Error::Failed(format!("{}: {error}", name.display())))?;
+    let zone = zone.ok().filter(|_| inspection.local_times);
     if inspection.records.is_empty() {
         anstream::eprintln!(
             "{}: {}, complete but without records",
@@ -26,7 +33,16 @@ pub(super) fn run(args: &cli::Inspect) -> Result<ExitCode, Error> {
         );
     }
     for record in &inspection.records {
-        show::line(json!(record))?;
+        let mut record = json!(record);
+        if let Some(zone) = zone {
+            record["timezone"] = zone.name().into();
+        }
+        show::line(record)?;
+    }
+    if let (Some(zone), None) = (zone, args.timezone) {
+        anstream::eprintln!(
+            "times without a zone were read in {zone}, that of this machine; --timezone names another"
+        );
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -11,9 +12,11 @@ use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, RETRY_AFTER};
 use reqwest::{Certificate, Method, Response, redirect};
 use secrecy::{ExposeSecret as _, SecretString};
 use serde_json::Value;
+use tokio::sync::OnceCell;
 use url::Url;
 
 use crate::error::Error;
+use crate::known;
 
 /// Time to connect. Answers may take longer: an export, or a stream.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
@@ -65,11 +68,36 @@ impl std::fmt::Display for Address {
     }
 }
 
-/// Client of the API.
+/// Client of the API. Before its first answer of the ledger it checks that the ledger continues what it showed before ([`known::guard`]).
 #[derive(Clone, Debug)]
 pub struct Client {
     address: Address,
     http: reqwest::Client,
+    /// Set once the ledger was checked. `None` if it is not to be.
+    checked: Option<Arc<OnceCell<()>>>,
+}
+
+/// Paths of the ledger's API: events and what is computed of them, proofs, replays.
+const OF_LEDGER: [&str; 6] = [
+    "/v1/events",
+    "/v1/jobs",
+    "/v1/nodes",
+    "/v1/kpis",
+    "/v1/ledger",
+    "/v1/replays",
+];
+
+/// True for requests that show or publish what the ledger has. A key can be rotated, a ledger resumed and a replay cancelled whatever it is.
+fn reads_ledger(method: &Method, path: &str) -> bool {
+    let is_below = |folder: &str| {
+        let rest = path.strip_prefix(folder);
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    };
+    match *method {
+        Method::GET => OF_LEDGER.iter().any(|folder| is_below(folder)),
+        Method::POST => path == "/v1/replays",
+        _ => false,
+    }
 }
 
 /// Query parameters: names and values, encoded when the request is sent.
@@ -130,7 +158,20 @@ impl Client {
         let http = builder
             .build()
             .map_err(|error| Error::Usage(mesh_runtime::error_chain(&error)))?;
-        Ok(Self { address, http })
+        Ok(Self {
+            address,
+            http,
+            checked: Some(Arc::default()),
+        })
+    }
+
+    /// The same client, which takes any answer of the ledger: to check it, to accept it, or to report on it.
+    #[must_use]
+    pub fn unguarded(&self) -> Self {
+        Self {
+            checked: None,
+            ..self.clone()
+        }
     }
 
     /// Address of the API.
@@ -267,6 +308,15 @@ impl Client {
         body: String,
         headers: &[(&'static str, String)],
     ) -> Result<Response, Error> {
+        if let Some(checked) = self
+            .checked
+            .as_ref()
+            .filter(|_| reads_ledger(&method, path))
+        {
+            // Boxed, because it sends requests itself.
+            let check = || Box::pin(known::guard(self.unguarded()));
+            checked.get_or_try_init(check).await?;
+        }
         let base = match &self.address {
             Address::Unix(_) => "http://localhost",
             Address::Tcp { url, .. } => url.as_str().trim_end_matches('/'),
@@ -373,6 +423,42 @@ fn next_entry(received: &mut Vec<u8>) -> Result<Option<Value>, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_answer_of_the_ledger_is_checked_before() {
+        let document = ledger::api::openapi::document();
+        // What resumes a ledger, replaces its key, or reports that it contradicts itself.
+        let others = [
+            "resumeLedger",
+            "rotateSigningKey",
+            "reportContradiction",
+            "cancelReplay",
+        ];
+        let mut count = 0;
+        for (path, item) in &document.paths.paths {
+            for (method, operation) in [
+                (Method::GET, &item.get),
+                (Method::POST, &item.post),
+                (Method::DELETE, &item.delete),
+            ] {
+                let Some(operation) = operation else { continue };
+                let id = operation.operation_id.as_deref().unwrap();
+                let expected = !others.contains(&id);
+                assert_eq!(reads_ledger(&method, path), expected, "{method} {path}");
+                count += 1;
+            }
+        }
+        assert!(count > 18, "{count} operations");
+        for other in [
+            "/v1/queue/c/1",
+            "/v1/costs/nodes",
+            "/v1/webhooks",
+            "/v1/trigger-runs",
+            "/v1/eventsx",
+        ] {
+            assert!(!reads_ledger(&Method::GET, other), "{other}");
+        }
+    }
 
     #[test]
     fn events_are_cut_out_of_a_stream_at_any_point() {

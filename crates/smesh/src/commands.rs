@@ -35,9 +35,9 @@ mod why;
 
 use std::process::ExitCode;
 
-use crate::cli::{Cli, Command, Ledger, LedgerKey, Replay};
+use crate::cli::{Cli, Command};
 use crate::error::Error;
-use crate::{known, settings, up};
+use crate::up;
 
 /// Runs a command and returns its exit status.
 ///
@@ -45,9 +45,6 @@ use crate::{known, settings, up};
 /// The error to print on standard error.
 pub async fn run(cli: Cli) -> Result<ExitCode, Error> {
     let global = &cli.global;
-    if reads_ledger(&cli.command) {
-        known::guard(&settings::client(global)?).await?;
-    }
     match cli.command {
         Command::Init(args) => init::run(global, &args),
         // Boxed: it is far larger than all others together.
@@ -82,26 +79,5 @@ pub async fn run(cli: Cli) -> Result<ExitCode, Error> {
         Command::Inspect(args) => inspect::run(&args),
         Command::Squeue(args) => squeue::run(global, &args.arguments).await,
         Command::Manual(args) => manual::run(&args),
-    }
-}
-
-/// True if the command shows or publishes what the API's ledger has, or lists what was taken out of it. A replay can be cancelled
-/// whatever the ledger is.
-const fn reads_ledger(command: &Command) -> bool {
-    match command {
-        Command::Events(_)
-        | Command::Export(_)
-        | Command::Stats(_)
-        | Command::Job(_)
-        | Command::Node(_)
-        | Command::Replay(Replay::Start(_) | Replay::List { .. } | Replay::Show { .. })
-        | Command::Ledger(
-            Ledger::Checkpoint
-            | Ledger::Key(LedgerKey::Show)
-            | Ledger::Export(_)
-            | Ledger::Archives,
-        ) => true,
-        Command::Verify(args) => args.remote,
-        _ => false,
     }
 }

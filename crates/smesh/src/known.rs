@@ -303,17 +303,18 @@ async fn continues(
 }
 
 /// Refuses a ledger that contradicts its earlier state, or does not show its checkpoint although it has shown one before. If it cannot be
-/// reached, the following request reports why. Without a home directory nothing is stored or refused.
+/// reached, the following request reports why. Without a home directory nothing is stored or refused. [`Client`] calls it with an unguarded
+/// client.
 ///
 /// # Errors
 /// [`Error::Failed`] in case of a contradiction, [`Error::Refused`] if a known ledger shows no checkpoint.
-pub async fn guard(client: &Client) -> Result<(), Error> {
+pub async fn guard(client: Client) -> Result<(), Error> {
     let Some(file) = KnownLedgers::of_user() else {
         return Ok(());
     };
-    match check_latest(client, &file).await {
+    match check_latest(&client, &file).await {
         Ok(Seen::Contradiction { reason, known, .. }) => {
-            Err(refusal(client, &file, &reason, &known))
+            Err(refusal(&client, &file, &reason, &known))
         }
         Ok(Seen::Nothing | Seen::Known(_)) | Err(Error::Unreachable { .. }) => Ok(()),
         Err(Error::Refused {

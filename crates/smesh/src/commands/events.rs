@@ -126,3 +126,18 @@ pub(super) async fn follow<T>(
         tokio::time::sleep(std::time::Duration::from_millis(500)).await;
     }
 }
+
+/// Gets an event of the ledger by its id.
+pub(super) async fn recorded(client: &Client, id: &str) -> Result<Value, Error> {
+    let query = vec![("id", id.to_owned())];
+    let proof = client.get("/v1/ledger/proof/inclusion", &query).await?;
+    let seq = proof["seq"].to_string();
+    let query = vec![("from_seq", seq.clone()), ("to_seq", seq)];
+    let mut page = client.get("/v1/events", &query).await?;
+    match page["entries"][0]["event"].take() {
+        Value::Null => Err(Error::Failed(format!(
+            "no event {id}, or you may not see it"
+        ))),
+        event => Ok(event),
+    }
+}

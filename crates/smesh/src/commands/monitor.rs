@@ -37,7 +37,7 @@ async fn follow(global: &Global, args: &LedgerMonitor) -> Result<ExitCode, Error
     let mut monitor = Monitor {
         global,
         args,
-        client: settings::client(global)?,
+        client: settings::client(global)?.unguarded(),
         file: file()?,
         published: match args.api_only {
             true => None,
@@ -213,7 +213,7 @@ async fn report(client: &Client, note: &str) -> Result<Value, Error> {
 
 /// Trusts the present state of the ledger instead of the known one.
 pub(super) async fn accept(global: &Global, origin: &str) -> Result<(), Error> {
-    let client = settings::client(global)?;
+    let client = settings::client(global)?.unguarded();
     let file = file()?;
     let address = client.address().to_string();
     let Seen::Known(latest) = known::latest_unchecked(&client).await? else {

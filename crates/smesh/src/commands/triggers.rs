@@ -7,6 +7,7 @@ use std::time::Duration;
 use reqwest::Method;
 use serde_json::{Value, json};
 
+use super::events::recorded;
 use crate::cli::{Global, Publish, Triggers};
 use crate::client::{Client, Query, segment};
 use crate::error::Error;
@@ -223,9 +224,7 @@ fn path(rule: &str, act: &str) -> String {
 async fn read_event(client: &Client, event: &str) -> Result<Value, Error> {
     let is_id = event.len() == 36 && event.bytes().all(|b| b.is_ascii_hexdigit() || b == b'-');
     if is_id {
-        let path = format!("/v1/events/{}", segment(event));
-        let entry = client.get(&path, &Query::new()).await?;
-        return Ok(entry["event"].clone());
+        return recorded(client, event).await;
     }
     match event {
         "-" => read_json("--event", "-"),

@@ -12,8 +12,9 @@ use serde_json::{Value, json};
 
 use self::fields::{add, edit};
 use self::view::{endpoint, list};
+use super::events::recorded;
 use crate::cli::{Global, Webhooks, WhichDeliveries};
-use crate::client::{Client, Query, segment};
+use crate::client::{Query, segment};
 use crate::error::Error;
 use crate::secret_input::SecretInput;
 use crate::{settings, show};
@@ -146,21 +147,6 @@ pub(super) async fn run(global: &Global, args: Webhooks) -> Result<ExitCode, Err
         }
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// Gets an event of the ledger by its id.
-async fn recorded(client: &Client, id: &str) -> Result<Value, Error> {
-    let query = vec![("id", id.to_owned())];
-    let proof = client.get("/v1/ledger/proof/inclusion", &query).await?;
-    let seq = proof["seq"].to_string();
-    let query = vec![("from_seq", seq.clone()), ("to_seq", seq)];
-    let mut page = client.get("/v1/events", &query).await?;
-    match page["entries"][0]["event"].take() {
-        Value::Null => Err(Error::Failed(format!(
-            "no event {id}, or you may not see it"
-        ))),
-        event => Ok(event),
-    }
 }
 
 fn output(global: &Global, answer: &Value, text: impl Fn(&Value) -> String) -> Result<(), Error> {

@@ -25,8 +25,10 @@ pub(super) async fn run(global: &Global, args: &cli::Why) -> Result<ExitCode, Er
         // Not in the queue, and not for the last day: the ledger may have its end.
         Err(refused @ Error::Refused { status: 404, .. }) => {
             let path = format!("/v1/jobs/{cluster}/{job}");
-            let Ok(history) = client.get(&path, &Query::new()).await else {
-                return Err(refused);
+            let history = match client.get(&path, &Query::new()).await {
+                Ok(history) => history,
+                Err(Error::Refused { .. }) => return Err(refused),
+                Err(error) => return Err(error),
             };
             if global.json {
                 show::line(&history)?;

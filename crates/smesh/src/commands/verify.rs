@@ -32,7 +32,7 @@ pub(super) async fn run(global: &Global, args: cli::Verify) -> Result<ExitCode, 
     };
     let outcome = match (result, uncosigned) {
         (Err(lie), _) => Outcome::Lie(lie),
-        (Ok(_), Some(reason)) => Outcome::Uncosigned { reason },
+        (Ok(report), Some(reason)) => Outcome::Uncosigned { report, reason },
         (Ok(report), None) => Outcome::of(report, !args.key.is_empty()),
     };
     outcome.show(global.json)

@@ -50,6 +50,12 @@ async fn cosignatures_of_witnesses_can_be_required() {
         let expected = (Some(i32::from(lacks.is_some())), lacks.is_none());
         assert_eq!((status, printed["verified"] == true), expected, "{printed}");
         assert!(reason.contains(lacks.unwrap_or_default()), "{printed}");
+        // What was compared is listed also if cosignatures are missing.
+        let listed = [&printed["checked"], &printed["unchecked"]].map(ToString::to_string);
+        assert!(
+            listed.concat().contains("published checkpoints"),
+            "{printed}"
+        );
     };
 
     // The witness does not know the log yet.

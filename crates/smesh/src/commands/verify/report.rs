@@ -69,10 +69,11 @@ pub(super) enum Outcome {
     },
     /// The entries fit together, but no given key has signed them.
     Unsigned {
-        entries: u64,
+        report: VerifyReport,
     },
     /// The entries fit together, but the newest checkpoint lacks cosignatures.
     Uncosigned {
+        report: VerifyReport,
         reason: String,
     },
     Lie(Lie),
@@ -83,9 +84,7 @@ impl Outcome {
     pub(super) fn of(report: VerifyReport, by_given_keys: bool) -> Self {
         let verified = &report.verified;
         match by_given_keys && verified.signed == 0 && verified.count > 0 {
-            true => Self::Unsigned {
-                entries: verified.count,
-            },
+            true => Self::Unsigned { report },
             false => Self::Verified {
                 report,
                 by_given_keys,
@@ -108,24 +107,15 @@ impl Outcome {
         match self {
             Self::Verified { report, .. } => {
                 let verified = &report.verified;
-                let (classes, mut checked) = (&report.classes, Vec::new());
-                let mut unchecked = BTreeMap::new();
-                for class in classes {
-                    match &class.unchecked {
-                        None => checked.push(class.name),
-                        Some(why) => drop(unchecked.insert(class.name, why)),
-                    }
-                }
+                let (checked, unchecked) = classes(report);
                 json!({
                     "verified": true, "entries": verified.count, "head": hex::encode(verified.head),
                     "signed": verified.signed, "archived": verified.archived, "unaudited_archives": verified.unaudited,
                     "checked": checked, "unchecked": unchecked,
                 })
             }
-            Self::Unsigned { entries } => {
-                json!({ "verified": false, "entries": entries, "reason": UNSIGNED })
-            }
-            Self::Uncosigned { reason } => json!({ "verified": false, "reason": reason }),
+            Self::Unsigned { report } => unproven(report, UNSIGNED),
+            Self::Uncosigned { report, reason } => unproven(report, reason),
             Self::Lie(Lie { class, seq, reason }) => {
                 let mut answer = json!({ "verified": false, "class": class, "reason": reason });
                 if let Some(seq) = seq {
@@ -142,9 +132,15 @@ impl Outcome {
                 report,
                 by_given_keys,
             } => verified_lines(report, *by_given_keys),
-            Self::Unsigned { .. } => vec![format!("the entries fit together, but {UNSIGNED}")],
-            Self::Uncosigned { reason } => {
-                vec![format!("the entries fit together, but only {reason}")]
+            Self::Unsigned { report } => {
+                let mut lines = vec![format!("the entries fit together, but {UNSIGNED}")];
+                lines.extend(class_lines(report));
+                lines
+            }
+            Self::Uncosigned { report, reason } => {
+                let mut lines = vec![format!("the entries fit together, but only {reason}")];
+                lines.extend(class_lines(report));
+                lines
             }
             Self::Lie(Lie { class, seq, reason }) => {
                 let entry = seq.map_or_else(String::new, |seq| {
@@ -189,9 +185,33 @@ fn verified_lines(report: &VerifyReport, by_given_keys: bool) -> Vec<String> {
             verified.unaudited
         ));
     }
-    lines.extend(report.classes.iter().map(|class| match &class.unchecked {
+    lines.extend(class_lines(report));
+    lines
+}
+
+fn class_lines(report: &VerifyReport) -> impl Iterator<Item = String> {
+    report.classes.iter().map(|class| match &class.unchecked {
         None => format!("  {}: checked", class.name),
         Some(why) => format!("  {}: not checked: {why}", class.name),
-    }));
-    lines
+    })
+}
+
+/// Names of the compared classes; and of the others, with the reasons.
+fn classes(report: &VerifyReport) -> (Vec<&str>, BTreeMap<&str, &str>) {
+    let classes = report.classes.iter();
+    let checked = classes.clone().filter(|class| class.unchecked.is_none());
+    let unchecked = classes.filter_map(|class| Some((class.name, class.unchecked.as_deref()?)));
+    (
+        checked.map(|class| class.name).collect(),
+        unchecked.collect(),
+    )
+}
+
+/// Entries that fit together, but are not proven to be those that were written.
+fn unproven(report: &VerifyReport, reason: &str) -> Value {
+    let (checked, unchecked) = classes(report);
+    json!({
+        "verified": false, "entries": report.verified.count, "reason": reason,
+        "checked": checked, "unchecked": unchecked,
+    })
 }

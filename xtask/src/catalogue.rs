@@ -1,61 +1,72 @@
-//! Checks that every event type of the catalogue has a producer and a test.
+//! Checks that every event type of the catalogue has a producer and a test: the files that `producers.tsv` names.
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-    use std::path::{Path, PathBuf};
+    use std::collections::BTreeSet;
+    use std::path::Path;
+    use std::{fs, io};
 
-    use mesh_events::{Category, EventType};
+    use mesh_events::EventType;
 
-    /// The services that publish events of a category.
-    const fn producers(category: Category) -> &'static [&'static str] {
-        match category {
-            Category::Job => &["ingest"],
-            Category::User => &["ingest", "cost-engine", "workflow-trigger"],
-            Category::Capture => &["ingest", "ledger"],
-            Category::Node => &["node-watcher"],
-            Category::Cost => &["cost-engine"],
-            Category::Queue => &["pending-explainer"],
-        }
-    }
+    const TABLE: &str = include_str!("../producers.tsv");
 
-    /// Collects the sources below a folder: program code and tests.
-    fn sources(folder: &Path, code: &mut String, tests: &mut String) {
-        let mut entries: Vec<PathBuf> = fs::read_dir(folder)
-            .unwrap()
-            .map(|entry| entry.unwrap().path())
-            .collect();
-        entries.sort();
-        for path in entries {
-            if path.is_dir() {
-                sources(&path, code, tests);
-            } else if path.extension().is_some_and(|extension| extension == "rs") {
-                let text = fs::read_to_string(&path).unwrap();
-                // Comments are neither code nor tests.
-                let is_code = |line: &&str| !line.trim_start().starts_with("//");
-                let text: Vec<&str> = text.lines().filter(is_code).collect();
-                let text = text.join("\n");
-                let is_test = path.components().any(|part| {
-                    let part = part.as_os_str().to_string_lossy();
-                    part == "tests" || part.ends_with("tests.rs")
-                });
-                let (program, of_tests) = match text.find("#[cfg(test)]\nmod tests {") {
-                    _ if is_test => ("", text.as_str()),
-                    Some(at) => text.split_at(at),
-                    None => (text.as_str(), ""),
-                };
-                code.push_str(program);
-                tests.push_str(of_tests);
-            }
-        }
-    }
-
-    /// True if the text contains the word, and not only as part of another one.
-    fn contains_token(text: &str, token: &str) -> bool {
-        let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
-        text.match_indices(token).any(|(at, _)| {
-            !text[..at].ends_with(is_part) && !text[at + token.len()..].starts_with(is_part)
+    /// A file's program code and its tests, without comments, which are neither.
+    fn code_and_tests(path: &Path) -> io::Result<(String, String)> {
+        let text = fs::read_to_string(path)?;
+        let is_code = |line: &&str| !line.trim_start().starts_with("//");
+        let text: Vec<&str> = text.lines().filter(is_code).collect();
+        let text = text.join("\n");
+        let is_test = path.components().any(|part| {
+            let part = part.as_os_str().to_string_lossy();
+            part == "tests" || part.ends_with("tests.rs")
+        });
+        Ok(match text.find("#[cfg(test)]\nmod tests {") {
+            _ if is_test => (String::new(), text),
+            Some(at) => (text[..at].to_owned(), text[at..].to_owned()),
+            None => (text, String::new()),
         })
+    }
+
+    /// Where the text has the word, and not only as part of another one.
+    fn tokens<'a>(text: &'a str, token: &'a str) -> impl Iterator<Item = (&'a str, &'a str)> {
+        let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        text.match_indices(token)
+            .map(|(at, _)| (&text[..at], &text[at + token.len()..]))
+            .filter(move |(before, after)| {
+                !before.ends_with(is_part) && !after.starts_with(is_part)
+            })
+    }
+
+    fn contains_token(text: &str, token: &str) -> bool {
+        tokens(text, token).next().is_some()
+    }
+
+    /// True if code has the type as a value, and not only in patterns and comparisons.
+    fn is_made(kind: EventType, code: &str) -> bool {
+        let token = format!("EventType::{kind:?}");
+        let mut found = tokens(code, &token);
+        found.any(|(before, after)| {
+            let (before, after) = (before.trim_end(), after.trim_start());
+            let outside = after.trim_start_matches([')', ' ', '\n']);
+            let is_pattern = ["=>", "|", "if "]
+                .iter()
+                .any(|next| outside.starts_with(next))
+                || (after.starts_with(')') && outside.starts_with("= "))
+                || before.ends_with('|')
+                || in_matches(before);
+            let is_compared = ["==", "!="]
+                .iter()
+                .any(|sign| before.ends_with(sign) || after.starts_with(sign))
+                || before.ends_with('&');
+            !is_pattern && !is_compared
+        })
+    }
+
+    /// True if `matches!(` is still open at the end of the text.
+    fn in_matches(before: &str) -> bool {
+        before
+            .rfind("matches!(")
+            .is_some_and(|at| !before[at..].contains([';', '{', '}']))
     }
 
     /// The text literals of Rust code, one a line.
@@ -120,24 +131,59 @@ mod tests {
     }
 
     #[test]
+    fn a_producer_has_the_type_as_a_value() {
+        let kind = EventType::NodeDown;
+        for (code, expected) in [
+            ("let kind = EventType::NodeDown;", true),
+            ("State::Down => EventType::NodeDown,", true),
+            ("changes.push(event(EventType::NodeDown));", true),
+            ("Some(EventType::NodeDown)", true),
+            ("let x = matches!(a, B); make(EventType::NodeDown)", true),
+            ("EventType::NodeDown => 1,", false),
+            ("EventType::NodeUp | EventType::NodeDown => 1,", false),
+            ("EventType::NodeDown\n    | EventType::NodeUp => 1,", false),
+            ("Some(EventType::NodeDown) => 1,", false),
+            ("EventType::NodeDown if late => 1,", false),
+            ("if let Some(EventType::NodeDown) = kind {", false),
+            ("matches!(kind, EventType::NodeDown)", false),
+            (
+                "matches!(kind, EventType::NodeUp | EventType::NodeDown)",
+                false,
+            ),
+            ("if kind == EventType::NodeDown {", false),
+            ("kinds.contains(&EventType::NodeDown)", false),
+            ("let kind = EventType::NodeDownAgain;", false),
+        ] {
+            assert_eq!(is_made(kind, code), expected, "{code}");
+        }
+    }
+
+    #[test]
     fn every_event_type_has_a_producer_and_a_test() {
         let services = Path::new(env!("CARGO_MANIFEST_DIR")).join("../services");
         let mut faults = Vec::new();
-        for kind in EventType::ALL.iter().copied() {
-            let (mut code, mut tests) = (String::new(), String::new());
-            for service in producers(kind.category()) {
-                sources(&services.join(service), &mut code, &mut tests);
+        let mut missing: BTreeSet<EventType> = EventType::ALL.iter().copied().collect();
+        for row in TABLE.lines().filter(|row| !row.starts_with('#')) {
+            let [kind, producer, test] = row.split('\t').collect::<Vec<_>>()[..] else {
+                panic!("producers.tsv: {row}: not three columns");
+            };
+            let kind: EventType = kind.parse().unwrap();
+            if !missing.remove(&kind) {
+                faults.push(format!("{kind}: it is twice in producers.tsv"));
             }
-            let is_made = contains_token(&code, &format!("EventType::{kind:?}"));
-            if !is_made {
-                faults.push(format!("{kind}: no service makes it; remove it"));
+            let read = |file: &str| {
+                let path = services.join(file);
+                code_and_tests(&path).unwrap_or_else(|error| panic!("{kind}: {file}: {error}"))
+            };
+            if !is_made(kind, &read(producer).0) {
+                faults.push(format!("{kind}: {producer} does not make it"));
             }
-            if !is_tested(kind, &tests) {
-                faults.push(format!(
-                    "{kind}: no test of its service names the whole type"
-                ));
+            if !is_tested(kind, &read(test).1) {
+                faults.push(format!("{kind}: no test in {test} names the whole type"));
             }
         }
+        let missing = missing.iter();
+        faults.extend(missing.map(|kind| format!("{kind}: it is not in producers.tsv")));
         assert!(faults.is_empty(), "{faults:#?}");
     }
 }

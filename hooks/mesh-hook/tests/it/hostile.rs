@@ -9,17 +9,15 @@ use std::process::Command;
 use mesh_hook::slots;
 use mesh_testkit::wait_until;
 
-use crate::site::{Call, Site, TIMEOUT, call, hook, spooled};
+use crate::site::{Call, Site, TIMEOUT, call, hook, needs_root, spooled};
 
 /// Any account that is not root.
 const SLURM_USER: u32 = 1;
 const SECRET: &str = "root:secret\n";
 
-/// A site whose spool and parent folder belong to SlurmUser, while NATS is unavailable. `None` unless the test runs as root.
-async fn site() -> Option<Site> {
-    if !rustix::process::geteuid().is_root() {
-        return None;
-    }
+/// A site whose spool and parent folder belong to SlurmUser, while NATS is unavailable.
+async fn site() -> Site {
+    needs_root();
     let mut site = Site::start().await;
     site.nats.kill();
     let folder = site.folder.path().join("state");
@@ -29,7 +27,7 @@ async fn site() -> Option<Site> {
         chown(path, Some(SLURM_USER), Some(SLURM_USER)).unwrap();
     }
     site.configure_spool(&spool, "");
-    Some(site)
+    site
 }
 
 fn ring(site: &Site, job: u32) {
@@ -46,7 +44,7 @@ fn is_untouched(path: &Path) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_link_in_the_spool_changes_no_owner_of_root_files() {
-    let Some(site) = site().await else { return };
+    let site = site().await;
     let spool = site.folder.path().join("state/spool");
     let secret = site.folder.path().join("shadow");
     fs::write(&secret, SECRET).unwrap();
@@ -67,7 +65,7 @@ async fn a_link_in_the_spool_changes_no_owner_of_root_files() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_link_in_place_of_the_spool_leads_root_nowhere() {
-    let Some(site) = site().await else { return };
+    let site = site().await;
     let spool = site.folder.path().join("state/spool");
     // Like /etc/cron.d: owned by root, and writable only by root.
     let roots = tempfile::tempdir().unwrap();
@@ -80,7 +78,7 @@ async fn a_link_in_place_of_the_spool_leads_root_nowhere() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pipe_in_the_spool_blocks_no_sender() {
-    let Some(mut site) = site().await else { return };
+    let mut site = site().await;
     let spool = site.folder.path().join("state/spool");
     ring(&site, 1);
     let pipe = |name: &str| {
@@ -107,9 +105,7 @@ async fn a_pipe_in_the_spool_blocks_no_sender() {
 async fn without_a_folder_of_slots_doorbells_are_delivered_and_the_spool_is_not_touched() {
     /// An account of no one, so that no hook of this machine uses its folder.
     const CALLER: u32 = 54_321;
-    if !rustix::process::geteuid().is_root() {
-        return;
-    }
+    needs_root();
     let mut site = Site::start().await;
     for path in [site.folder.path(), &site.config()] {
         chown(path, Some(CALLER), Some(CALLER)).unwrap();

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use mesh_testkit::{copy_program, wait_until};
 
-use crate::site::{Site, TIMEOUT, assert_stderr, call, hook};
+use crate::site::{Site, TIMEOUT, assert_stderr, call, hook, needs_root};
 
 /// The hard stop, plus time for a busy machine to start a process.
 const QUICKLY: Duration = Duration::from_millis(400);
@@ -216,10 +216,7 @@ fn without_memory_or_a_second_process_it_still_exits_0() {
     }
     assert!(began, "no limit was wide enough to try it");
 
-    assert!(
-        rustix::process::geteuid().is_root(),
-        "this test becomes another user: run it as root"
-    );
+    needs_root();
     let folder = tempfile::tempdir().unwrap();
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let program = folder.path().join("mesh-hook");

@@ -219,6 +219,14 @@ impl Call {
     }
 }
 
+/// Fails unless the test runs as root, as all tests do.
+pub fn needs_root() {
+    assert!(
+        rustix::process::geteuid().is_root(),
+        "this test becomes another user: run it as root"
+    );
+}
+
 /// The hook with slurmctld's environment of PrologSlurmctld and nothing else.
 pub fn hook(config: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_mesh-hook"));

@@ -135,6 +135,20 @@ impl Bucket {
         written
     }
 
+    /// Deletes a key if its revision is still the expected one.
+    ///
+    /// # Errors
+    /// [`PutError::Conflict`] if another writer changed the key in between.
+    pub async fn remove(&self, key: &str, expected: u64) -> Result<(), PutError> {
+        let removed = self.store.delete_expect_revision(key, Some(expected)).await;
+        removed.map_err(|source| match source.kind() {
+            UpdateErrorKind::WrongLastRevision => PutError::Conflict {
+                key: key.to_owned(),
+            },
+            _ => PutError::Bus(self.error("delete from bucket")(source)),
+        })
+    }
+
     /// Returns the keys of `written` that the bucket no longer has, because they were deleted or purged.
     ///
     /// # Errors

@@ -77,6 +77,16 @@ const SUBSCRIBERS: &[(&str, &[&str])] = &[
     ),
     ("$KV.mesh_webhooks.x", &["ledger", "webhook-dispatcher"]),
     (
+        "$KV.mesh_reads.testbed.ledger.0",
+        &[
+            "cost-engine",
+            "ledger",
+            "pending-explainer",
+            "webhook-dispatcher",
+            "workflow-trigger",
+        ],
+    ),
+    (
         "$KV.mesh_leases.testbed.ingest",
         &["ingest", "node-watcher"],
     ),

@@ -124,12 +124,12 @@ fn reads_bucket(role: &str, stream: &str) -> bool {
             | ("exporter", "job_counts" | "node_list")
             | (
                 "pending-explainer",
-                "explainer" | "queue" | "evidence" | "listing" | "coordinators"
+                "explainer" | "queue" | "evidence" | "listing" | "coordinators" | "reads"
             )
             | ("cost-engine" | "webhook-dispatcher", "spending")
             | (
                 "ledger" | "cost-engine" | "webhook-dispatcher" | "workflow-trigger",
-                "coordinators"
+                "coordinators" | "reads"
             )
             | ("ledger" | "webhook-dispatcher", "webhooks")
     ) && stream.starts_with("KV_")
@@ -197,6 +197,11 @@ fn may_write(role: &str, bucket: &str, key: &str) -> bool {
         )
         | ("node-watcher", "mesh_nodes" | "mesh_node_list") => key.starts_with("testbed."),
         ("ingest" | "node-watcher", "mesh_leases") => key == format!("testbed.{role}"),
+        (
+            "ledger" | "cost-engine" | "pending-explainer" | "webhook-dispatcher"
+            | "workflow-trigger",
+            "mesh_reads",
+        ) => key.starts_with(&format!("testbed.{role}.")),
         ("pending-explainer", "mesh_explainer")
         | ("webhook-dispatcher", "mesh_webhooks")
         | ("cost-engine", "mesh_spending") => true,
@@ -240,6 +245,8 @@ fn table(role: &str) -> Vec<(String, bool)> {
         for key in [
             "testbed.0",
             "elsewhere.0",
+            "testbed.ledger.0",
+            "testbed.cost-engine.0",
             "testbed.ingest",
             "testbed.node-watcher",
         ] {

@@ -26,6 +26,8 @@ pub const BUCKET_COORDINATORS: &str = "mesh_coordinators";
 pub const BUCKET_LEASES: &str = "mesh_leases";
 /// What people have spent this month, by user.
 pub const BUCKET_SPENDING: &str = "mesh_spending";
+/// Reads of other people's data that are not in the audit yet.
+pub const BUCKET_READS: &str = "mesh_reads";
 /// Names of the webhook endpoints, in shards.
 pub const BUCKET_WEBHOOKS: &str = "mesh_webhooks";
 
@@ -101,6 +103,11 @@ pub const BUCKETS: &[Bucket] = &[
         name: BUCKET_SPENDING,
         max_value_size: 1 << 12,
         summary: "What the person behind a user has spent this month (`mesh.cost.v1.Spending`), by cost-engine for messages of webhook-dispatcher to job owners, `<cluster>.user.<user>`.",
+    },
+    Bucket {
+        name: BUCKET_READS,
+        max_value_size: 1 << 20,
+        summary: "Reads of other people's data (`mesh.audit.v1.AuditEntry`) until the end of their minute, when they become audit entries, by the services with an API, `<cluster>.<service>.<slot>`.",
     },
     Bucket {
         name: BUCKET_WEBHOOKS,

@@ -2,9 +2,9 @@
 
 use super::{
     BUCKET_COORDINATORS, BUCKET_EVIDENCE, BUCKET_EXPLAINER, BUCKET_INGEST, BUCKET_JOB_COUNTS,
-    BUCKET_LEASES, BUCKET_LISTING, BUCKET_NODE_LIST, BUCKET_NODES, BUCKET_QUEUE, BUCKET_SPENDING,
-    BUCKET_USERS, BUCKET_WEBHOOKS, CONSUMERS, Consumer, MESH_AUDIT, MESH_CHECKPOINTS, MESH_ORDER,
-    MESH_REPLAY, SLURM_EVENTS, dispatcher_consumers,
+    BUCKET_LEASES, BUCKET_LISTING, BUCKET_NODE_LIST, BUCKET_NODES, BUCKET_QUEUE, BUCKET_READS,
+    BUCKET_SPENDING, BUCKET_USERS, BUCKET_WEBHOOKS, CONSUMERS, Consumer, MESH_AUDIT,
+    MESH_CHECKPOINTS, MESH_ORDER, MESH_REPLAY, SLURM_EVENTS, dispatcher_consumers,
 };
 use crate::{hooks, subject};
 
@@ -249,6 +249,7 @@ impl Permissions {
         self.publish.extend(match access {
             BucketAccess::Read => None,
             BucketAccess::WriteOwnKey => Some(format!("$KV.{bucket}.{cluster}.{role}")),
+            BucketAccess::WriteOwnKeys => Some(format!("$KV.{bucket}.{cluster}.{role}.>")),
             BucketAccess::WriteCluster => Some(format!("$KV.{bucket}.{cluster}.>")),
             BucketAccess::WriteAll => Some(format!("$KV.{bucket}.>")),
         });
@@ -261,6 +262,8 @@ enum BucketAccess {
     Read,
     /// Writes its own key of its cluster.
     WriteOwnKey,
+    /// Writes its own keys of its cluster.
+    WriteOwnKeys,
     /// Writes the keys of its cluster.
     WriteCluster,
     WriteAll,
@@ -268,7 +271,7 @@ enum BucketAccess {
 
 /// Buckets a role uses.
 fn buckets_of(role: &str) -> &'static [(&'static str, BucketAccess)] {
-    use BucketAccess::{Read, WriteAll, WriteCluster, WriteOwnKey};
+    use BucketAccess::{Read, WriteAll, WriteCluster, WriteOwnKey, WriteOwnKeys};
     match role {
         "ingest" => &[
             (BUCKET_INGEST, WriteCluster),
@@ -292,14 +295,24 @@ fn buckets_of(role: &str) -> &'static [(&'static str, BucketAccess)] {
             (BUCKET_EVIDENCE, Read),
             (BUCKET_LISTING, Read),
             (BUCKET_COORDINATORS, Read),
+            (BUCKET_READS, WriteOwnKeys),
         ],
-        "ledger" => &[(BUCKET_COORDINATORS, Read), (BUCKET_WEBHOOKS, Read)],
-        "cost-engine" => &[(BUCKET_SPENDING, WriteAll), (BUCKET_COORDINATORS, Read)],
-        "workflow-trigger" => &[(BUCKET_COORDINATORS, Read)],
+        "ledger" => &[
+            (BUCKET_COORDINATORS, Read),
+            (BUCKET_WEBHOOKS, Read),
+            (BUCKET_READS, WriteOwnKeys),
+        ],
+        "cost-engine" => &[
+            (BUCKET_SPENDING, WriteAll),
+            (BUCKET_COORDINATORS, Read),
+            (BUCKET_READS, WriteOwnKeys),
+        ],
+        "workflow-trigger" => &[(BUCKET_COORDINATORS, Read), (BUCKET_READS, WriteOwnKeys)],
         "webhook-dispatcher" => &[
             (BUCKET_WEBHOOKS, WriteAll),
             (BUCKET_SPENDING, Read),
             (BUCKET_COORDINATORS, Read),
+            (BUCKET_READS, WriteOwnKeys),
         ],
         _ => &[],
     }

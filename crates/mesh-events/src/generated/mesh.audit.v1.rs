@@ -137,8 +137,8 @@ pub struct Read {
     /// Number of returned rows (events, jobs, sums, audit entries) that are not the caller's. 0 in phase `begin`.
     #[prost(uint64, tag = "11")]
     pub rows: u64,
-    /// `answer` for one response; `begin` and `end` for a stream. `end` has the counts. Further pages or repetitions of a query by the same
-    /// caller within a minute have no `answer` entries: one `end` entry has the counts of all but the first response.
+    /// `answer` for a query; `begin` and `end` for a stream. `end` has the counts. Pages and repetitions of a query by the same caller within a
+    /// minute are one entry, published at the end of that minute. `at` of the entry is when the first was asked for.
     #[prost(string, tag = "12")]
     pub phase: ::prost::alloc::string::String,
     /// In phase `end`: id of the entry of the start. Empty otherwise.
@@ -147,7 +147,7 @@ pub struct Read {
     /// Id of the replay that published the data. Empty otherwise.
     #[prost(string, tag = "14")]
     pub replay_id: ::prost::alloc::string::String,
-    /// In phase `end`: number of responses to the same query after the one that `begun` refers to. 0 for a stream.
+    /// In phase `answer`: number of responses to the query. 0 for a stream.
     #[prost(uint64, tag = "15")]
     pub pages: u64,
 }

@@ -4,8 +4,9 @@
 //! until JetStream has stored it. If that takes too long, the response is refused. Callers that see only their own data never wait. A
 //! response without an [`AuditedRead`] counts as one with data of others.
 //!
-//! A query repeated by the same caller within a minute, or page by page, has one entry before its first response, which covers the later
-//! ones. If there were any, a second entry with their counts follows at the end of the minute.
+//! A query repeated by the same caller within a minute, or page by page, has one entry at the end of the minute, with the counts of all
+//! its responses. Each response waits until its counts are in the bucket `mesh_reads`, from where the entry is published, also by the next
+//! process if this one is killed.
 //!
 //! An event stream has an entry when it begins, and one with the counts when it ends. There are none in between: an auditor who follows the
 //! audit would receive entries about their own reading without end.
@@ -25,24 +26,27 @@ use axum::response::{IntoResponse as _, Response};
 use axum::{Error as BodyError, Extension, Router};
 use bytes::Bytes;
 use hyper::body::{Frame, SizeHint};
-use mesh_bus::Bus;
+use mesh_bus::{Bucket, Bus};
+use mesh_events::catalogue::BUCKET_READS;
 use mesh_events::proto::mesh::audit::v1::audit_entry::Act;
 use mesh_events::proto::mesh::audit::v1::{AuditEntry, Read};
-use mesh_events::{subject, timestamp};
+use mesh_events::{from_timestamp, subject, timestamp};
 use prost::Message as _;
-use tokio::sync::Semaphore;
+use tokio::sync::{OnceCell, Semaphore};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use self::windows::{AuditWindows, Query};
+use self::windows::{AuditWindows, Query, Window};
 use super::{AuthMethod, Caller, Problem, metrics};
 
 /// Kind of these entries.
 const KIND: &str = "read";
 /// Longest wait of a response for its entry: a disk that is busy with other work may keep JetStream from syncing this long.
 const AUDIT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Deadline of the entry at the end of a stream, for which no response waits.
-const STREAM_END_AUDIT_TIMEOUT: Duration = Duration::from_secs(30);
+/// Deadline of an entry for which no response waits: that of a query at the end of its minute, and that of a stream at its end.
+const END_AUDIT_TIMEOUT: Duration = Duration::from_secs(30);
+/// How often entries are looked up that were not published at the end of their minute.
+const LEFT_OVER_INTERVAL: Duration = Duration::from_secs(15);
 /// Limit of entries in flight; others wait within the deadline.
 const MAX_CONCURRENT_AUDITS: usize = 64;
 /// Users in one entry.
@@ -82,6 +86,12 @@ impl DataOfOthers {
             }
             self.users.insert(user.clone());
         }
+    }
+
+    fn put(self, read: &mut Read) {
+        read.rows = self.rows;
+        read.whose_count = u64::try_from(self.users.len()).unwrap_or(u64::MAX);
+        read.whose = self.users.into_iter().take(MAX_LISTED_USERS).collect();
     }
 
     fn row(&mut self, own: &BTreeSet<String>, owner: &str) {
@@ -173,7 +183,32 @@ struct Reads {
     cluster: Arc<str>,
     permits: Arc<Semaphore>,
     windows: AuditWindows,
+    bucket: Arc<OnceCell<Bucket>>,
     shutdown: CancellationToken,
+}
+
+/// The entry of a query, apart from what was shown.
+struct ReadEntry {
+    /// Beginning of its keys: cluster and service.
+    prefix: String,
+    entry: AuditEntry,
+    read: Read,
+}
+
+impl ReadEntry {
+    fn key(&self, slot: u16) -> String {
+        format!("{}.{slot}", self.prefix)
+    }
+
+    fn with(&self, pages: u64, others: &DataOfOthers) -> AuditEntry {
+        let mut read = self.read.clone();
+        read.pages = pages;
+        others.clone().put(&mut read);
+        AuditEntry {
+            act: Some(Act::Read(read)),
+            ..self.entry.clone()
+        }
+    }
 }
 
 /// Adds the audit to routes.
@@ -188,8 +223,10 @@ pub(crate) fn audited(
         cluster: cluster.into(),
         permits: Arc::new(Semaphore::new(MAX_CONCURRENT_AUDITS)),
         windows: AuditWindows::default(),
+        bucket: Arc::default(),
         shutdown: shutdown.clone(),
     };
+    tokio::spawn(reads.clone().publish_left_over());
     routes.layer(from_fn_with_state(reads, audit))
 }
 
@@ -209,17 +246,17 @@ async fn audit(State(reads): State<Reads>, request: Request, next: Next) -> Resp
         Some(read) => (read.others, read.filter, read.stream),
         None => (DataOfOthers::default(), String::new(), None),
     };
-    let query = Query::of(&caller, asked, &filter);
-    if stream.is_none() && reads.windows.covers(&query, &others) {
-        metrics::read("covered");
-        return response;
-    }
-    let phase = if stream.is_some() { "begin" } else { "answer" };
-    let mut entry = reads.entry(&caller, phase, others);
-    entry.1.filter = filter;
-    let id = entry.0.clone();
-    match timeout(AUDIT_TIMEOUT, reads.publish(entry)).await {
-        Ok(Ok(())) => metrics::read("audited"),
+    let recorded = async {
+        match &stream {
+            None => {
+                let answered = reads.answered(&caller, asked, filter, others).await;
+                answered.map(|()| String::new())
+            }
+            Some(_) => reads.begun(&caller, filter, others).await,
+        }
+    };
+    let begun = match timeout(AUDIT_TIMEOUT, recorded).await {
+        Ok(Ok(id)) => id,
         refused => {
             metrics::read("refused");
             if let Ok(Err(error)) = refused {
@@ -231,12 +268,9 @@ async fn audit(State(reads): State<Reads>, request: Request, next: Next) -> Resp
             )
             .into_response();
         }
-    }
+    };
     match stream {
-        None => {
-            reads.cover(query, caller, id);
-            response
-        }
+        None => response,
         Some(showing) => response.map(|body| {
             Body::new(Counted {
                 body,
@@ -244,7 +278,7 @@ async fn audit(State(reads): State<Reads>, request: Request, next: Next) -> Resp
                     reads,
                     caller,
                     showing,
-                    begun: id,
+                    begun,
                 },
             })
         }),
@@ -262,35 +296,155 @@ fn has_data(response: &Response) -> bool {
 }
 
 impl Reads {
-    /// Lets the entry cover repetitions of the query. Their counts are published at the end.
-    fn cover(&self, query: Query, caller: Caller, begun: String) {
-        if !self.windows.open(&query) {
-            return;
-        }
-        let reads = self.clone();
-        tokio::spawn(async move {
-            tokio::select! {
-                () = tokio::time::sleep(windows::LENGTH) => {}
-                () = reads.shutdown.cancelled() => {}
+    /// Records a response in the entry of its query.
+    async fn answered(
+        &self,
+        caller: &Caller,
+        asked: String,
+        filter: String,
+        others: DataOfOthers,
+    ) -> Result<(), mesh_bus::Error> {
+        let query = Query::of(caller, asked, &filter);
+        let bucket = self.bucket().await?;
+        loop {
+            let window = self.windows.of(&query, || {
+                let none = DataOfOthers::default();
+                self.read_entry(self.entry(caller, "answer", filter.clone(), none))
+            });
+            let counted = window.count(bucket, &query, &others).await;
+            if !matches!(
+                counted,
+                Ok(windows::Counted::First | windows::Counted::Further)
+            ) {
+                self.windows.remove(&query, &window);
             }
-            let Some(more) = reads.windows.close(&query) else {
-                return;
-            };
-            let mut entry = reads.entry(&caller, "end", more.others);
-            entry.1.begun = begun;
-            entry.1.pages = more.answers;
-            entry.1.filter = query.into_filter();
-            reads.publish_end(entry).await;
-        });
+            match counted? {
+                windows::Counted::First => {
+                    metrics::read("audited");
+                    let reads = self.clone();
+                    tokio::spawn(async move { reads.end_of_minute(&query, &window).await });
+                    return Ok(());
+                }
+                windows::Counted::Further => {
+                    metrics::read("covered");
+                    return Ok(());
+                }
+                windows::Counted::Ended => {}
+                windows::Counted::Full => {
+                    let (id, mut read) = self.entry(caller, "answer", filter, others);
+                    read.pages = 1;
+                    self.publish((id, read)).await?;
+                    metrics::read("audited");
+                    return Ok(());
+                }
+            }
+        }
     }
 
-    fn entry(&self, caller: &Caller, phase: &str, others: DataOfOthers) -> (String, Read) {
+    /// Publishes the entry of a stream that begins. Returns its id.
+    async fn begun(
+        &self,
+        caller: &Caller,
+        filter: String,
+        others: DataOfOthers,
+    ) -> Result<String, mesh_bus::Error> {
+        let entry = self.entry(caller, "begin", filter, others);
+        let id = entry.0.clone();
+        self.publish(entry).await?;
+        metrics::read("audited");
+        Ok(id)
+    }
+
+    async fn bucket(&self) -> Result<&Bucket, mesh_bus::Error> {
+        let open = || self.bus.bucket(BUCKET_READS);
+        self.bucket.get_or_try_init(open).await
+    }
+
+    /// Publishes the entry of a query at the end of its minute, or when the service stops.
+    async fn end_of_minute(&self, query: &Query, window: &Arc<Window>) {
+        tokio::select! {
+            () = tokio::time::sleep(windows::LENGTH) => {}
+            () = self.shutdown.cancelled() => {}
+        }
+        self.windows.remove(query, window);
+        let Some(entry) = window.end().await else {
+            return;
+        };
+        if self.publish_end(&entry).await
+            && let Ok(bucket) = self.bucket().await
+        {
+            window.forget(bucket).await;
+        }
+    }
+
+    /// Publishes the entries that a killed process left, or that NATS did not take at the end of their minute.
+    async fn publish_left_over(self) {
+        loop {
+            if let Err(error) = self.publish_ended().await {
+                tracing::debug!(error = crate::error_chain(&error), "look for ended reads");
+            }
+            tokio::select! {
+                () = tokio::time::sleep(LEFT_OVER_INTERVAL) => {}
+                () = self.shutdown.cancelled() => return,
+            }
+        }
+    }
+
+    async fn publish_ended(&self) -> Result<(), mesh_bus::Error> {
+        let bucket = self.bucket().await?;
+        for stored in bucket.load(&self.prefix()).await? {
+            let Ok(entry) = AuditEntry::decode(stored.value) else {
+                tracing::error!(key = stored.key, "an audited read cannot be decoded");
+                continue;
+            };
+            let begun = entry.at.as_ref().and_then(from_timestamp);
+            let age = begun.and_then(|begun| SystemTime::now().duration_since(begun.into()).ok());
+            // Its process may still count for it. A time in the future is of a clock that was set back.
+            if age.is_some_and(|age| age < windows::LENGTH + LEFT_OVER_INTERVAL) {
+                continue;
+            }
+            self.publish_entry(&entry).await?;
+            windows::remove(bucket, &stored.key, stored.revision).await;
+        }
+        Ok(())
+    }
+
+    /// Beginning of this service's keys.
+    fn prefix(&self) -> String {
+        format!("{}.{}", self.cluster, self.bus.role())
+    }
+
+    fn read_entry(&self, (id, read): (String, Read)) -> ReadEntry {
+        ReadEntry {
+            prefix: self.prefix(),
+            entry: self.audit_entry(id, None),
+            read,
+        }
+    }
+
+    fn audit_entry(&self, id: String, act: Option<Act>) -> AuditEntry {
+        AuditEntry {
+            id,
+            cluster: self.cluster.to_string(),
+            kind: KIND.to_owned(),
+            at: Some(timestamp(SystemTime::now().into())),
+            service: self.bus.role().to_owned(),
+            act,
+        }
+    }
+
+    fn entry(
+        &self,
+        caller: &Caller,
+        phase: &str,
+        filter: String,
+        others: DataOfOthers,
+    ) -> (String, Read) {
         let (issuer, subject) = match &caller.auth_method {
             AuthMethod::Oidc { issuer, subject } => (issuer.clone(), subject.clone()),
             AuthMethod::Peer { .. } | AuthMethod::Token => Default::default(),
         };
-        let count = others.users.len();
-        let read = Read {
+        let mut read = Read {
             reader: caller.name.clone(),
             reader_users: caller.users.iter().cloned().collect(),
             issuer,
@@ -298,22 +452,18 @@ impl Reads {
             role: caller.role_name().to_owned(),
             authentication: caller.auth_method.as_str().to_owned(),
             request: caller.request.clone(),
-            filter: String::new(),
-            whose: others.users.into_iter().take(MAX_LISTED_USERS).collect(),
-            whose_count: u64::try_from(count).unwrap_or(u64::MAX),
-            rows: others.rows,
+            filter,
             phase: phase.to_owned(),
-            begun: String::new(),
-            replay_id: String::new(),
-            pages: 0,
+            ..Read::default()
         };
+        others.put(&mut read);
         (uuid::Uuid::new_v4().to_string(), read)
     }
 
-    /// Publishes an entry for which no response waits.
-    async fn publish_end(&self, entry: (String, Read)) {
-        match timeout(STREAM_END_AUDIT_TIMEOUT, self.publish(entry)).await {
-            Ok(Ok(())) => {}
+    /// Publishes an entry for which no response waits. False if NATS does not store it.
+    async fn publish_end(&self, entry: &AuditEntry) -> bool {
+        match timeout(END_AUDIT_TIMEOUT, self.publish_entry(entry)).await {
+            Ok(Ok(())) => return true,
             Ok(Err(error)) => {
                 tracing::warn!(
                     error = crate::error_chain(&error),
@@ -322,23 +472,21 @@ impl Reads {
             }
             Err(_) => tracing::warn!("end of read not audited: NATS does not answer"),
         }
+        false
     }
 
     async fn publish(&self, (id, read): (String, Read)) -> Result<(), mesh_bus::Error> {
-        let entry = AuditEntry {
-            id: id.clone(),
-            cluster: self.cluster.to_string(),
-            kind: KIND.to_owned(),
-            at: Some(timestamp(SystemTime::now().into())),
-            service: self.bus.role().to_owned(),
-            act: Some(Act::Read(read)),
-        };
+        let entry = self.audit_entry(id, Some(Act::Read(read)));
+        self.publish_entry(&entry).await
+    }
+
+    async fn publish_entry(&self, entry: &AuditEntry) -> Result<(), mesh_bus::Error> {
         // The semaphore is never closed.
         let _permit = self.permits.acquire().await;
         self.bus
             .publish_raw(
                 subject::audit(&self.cluster, KIND),
-                &id,
+                &entry.id,
                 entry.encode_to_vec(),
             )
             .await
@@ -382,12 +530,13 @@ struct End {
 impl Drop for End {
     fn drop(&mut self) {
         let others = std::mem::take(&mut *self.showing.lock());
-        let mut entry = self.reads.entry(&self.caller, "end", others);
-        entry.1.begun = std::mem::take(&mut self.begun);
         let reads = self.reads.clone();
+        let (id, mut read) = reads.entry(&self.caller, "end", String::new(), others);
+        read.begun = std::mem::take(&mut self.begun);
+        let entry = reads.audit_entry(id, Some(Act::Read(read)));
         // Outside of a runtime the server is gone; the entry of the beginning exists.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            runtime.spawn(async move { reads.publish_end(entry).await });
+            runtime.spawn(async move { reads.publish_end(&entry).await });
         }
     }
 }

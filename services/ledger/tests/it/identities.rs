@@ -36,7 +36,7 @@ async fn each_caller_sees_what_the_token_permits() {
     let bus = bus(&nats, "admin").await;
     coordinates(&bus, "carol", "art").await;
     let database = Database::sqlite();
-    let (process, address) = ledger(&provider, &nats, &database).await;
+    let (mut process, address) = ledger(&provider, &nats, &database).await;
     let in_account = |account: &str, mut event: Event| {
         event.owner.as_mut().unwrap().account = account.into();
         event
@@ -83,7 +83,18 @@ async fn each_caller_sees_what_the_token_permits() {
         }
     }
     foreign_keys(address, &provider).await;
-    // The audit names them as the provider does.
+    // The audit names them as the provider does. The end of the service also ends the minute of each query.
+    process.stop().await;
+    process.restart();
+    process
+        .until("the reads of all three", async |process| {
+            let reads = process.get("/v1/events?type=audit.read&limit=1000").await;
+            let reads = reads.unwrap_or_default();
+            ["carol", "audit-1", "admins-1"]
+                .iter()
+                .all(|one| reads.contains(one))
+        })
+        .await;
     let reads = process.json("/v1/events?type=audit.read&limit=1000").await;
     let reads = reads.unwrap()["entries"].as_array().unwrap().clone();
     let reads: Vec<&Value> = reads

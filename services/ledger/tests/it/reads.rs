@@ -1,15 +1,16 @@
-//! Reads of other users' data are recorded in the audit: before the data is returned, and with the
-//! number of rows when a stream has ended.
-
-use std::collections::BTreeSet;
+//! Reads of other users' data are recorded for the audit before the data is returned, and with the
+//! number of rows at the end of the minute, or when a stream has ended.
 
 use mesh_api::ledger::events_service_client::EventsServiceClient;
 use mesh_events::EventType;
+use mesh_events::catalogue::BUCKET_READS;
+use mesh_events::proto::mesh::audit::v1::AuditEntry;
 use mesh_events::proto::mesh::event::v1::Event;
 use mesh_events::proto::mesh::ledger::v1::{
     EventFilter, ExportEventsRequest, ListEventsRequest, TailEventsRequest,
 };
 use mesh_testkit::{NatsServer, Port, fixtures};
+use prost::Message as _;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Endpoint;
@@ -84,52 +85,76 @@ async fn data_that_cannot_be_audited_is_not_returned() {
         .await;
 }
 
+/// A query whose three pages name two people.
+const QUERY: &str = "/v1/events?type=job.*&limit=1";
+
+async fn three_pages(process: &Process) {
+    let mut path = QUERY.to_owned();
+    for page in 1..=3 {
+        let answer = process.json(&path).await.unwrap();
+        let cursor = answer["next_cursor"].as_str();
+        assert_eq!(cursor.is_some(), page < 3);
+        path = format!("{QUERY}&cursor={}", cursor.unwrap_or_default());
+    }
+}
+
+/// Waits for the entry of the query, and compares it.
+async fn one_entry_of_three_pages(process: &Process) -> String {
+    process
+        .until("the entry of all pages", async |process| {
+            !reads(process, QUERY, "answer").await.is_empty()
+        })
+        .await;
+    let found = reads(process, QUERY, "answer").await;
+    assert_eq!(found.len(), 1, "{found:?}");
+    let (id, read) = &found[0];
+    assert_eq!((&read["pages"], &read["rows"]), (&json!("3"), &json!("3")));
+    assert_eq!(read["whose"], json!(["alice", "bob"]));
+    assert_eq!(read["whose_count"], json!("2"));
+    assert!(reads(process, QUERY, "end").await.is_empty());
+    id.clone()
+}
+
 #[tokio::test(flavor = "multi_thread")]
-async fn many_pages_of_one_query_are_one_entry_and_their_number() {
+async fn many_pages_of_one_query_are_one_entry() {
     let nats = NatsServer::start().await;
     let database = Database::sqlite();
     let mut process = Process::start(&nats, &database).await;
     three_starts(&nats, &process).await;
-    let query = "/v1/events?type=job.*&limit=1";
-    let mut path = query.to_owned();
-    let mut pages = 0;
-    loop {
-        let page = process.json(&path).await.unwrap();
-        pages += 1;
-        match page["next_cursor"].as_str() {
-            Some(cursor) => path = format!("{query}&cursor={cursor}"),
-            None => break,
-        }
-    }
-    assert_eq!(pages, 3);
-    let answer = async |process: &Process| reads(process, query, "answer").await;
-    process
-        .until("the entry of the first page", async |process| {
-            !answer(process).await.is_empty()
-        })
-        .await;
-    let first = answer(&process).await;
-    assert_eq!(first.len(), 1, "{first:?}");
-    let (id, first) = &first[0];
-    assert_eq!(first["rows"], json!("1"));
-    // At the end of the minute or of the service: the number of rows of the other pages.
+    three_pages(&process).await;
+    // The end of the service also ends the minute.
     process.stop().await;
     process.restart();
+    one_entry_of_three_pages(&process).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_service_that_is_killed_loses_no_page() {
+    let nats = NatsServer::start().await;
+    let database = Database::sqlite();
+    let mut process = Process::start(&nats, &database).await;
+    three_starts(&nats, &process).await;
+    three_pages(&process).await;
+    // With SIGKILL.
+    process.kill();
+    process.restart();
+    let id = one_entry_of_three_pages(&process).await;
+    // It is published once, and removed from where it waited.
+    let bucket = bus(&nats, "admin")
+        .await
+        .bucket(BUCKET_READS)
+        .await
+        .unwrap();
     process
-        .until("the entry of the other pages", async |process| {
-            !reads(process, query, "end").await.is_empty()
+        .until("it waits no more", async |_| {
+            let left = bucket.all().await.unwrap();
+            let mut left = left
+                .iter()
+                .map(|stored| AuditEntry::decode(stored.value.clone()).unwrap().id);
+            !left.any(|left| left == id)
         })
         .await;
-    let ended = reads(&process, query, "end").await;
-    assert_eq!(ended.len(), 1, "{ended:?}");
-    let read = &ended[0].1;
-    assert_eq!((&read["begun"], &read["pages"]), (&json!(id), &json!("2")));
-    assert_eq!(read["rows"], json!("2"));
-    // The events belong to two people, in any order.
-    let users = [first, read].map(|read| read["whose"].as_array().unwrap().clone());
-    let users: BTreeSet<String> = users.concat().iter().map(Value::to_string).collect();
-    assert_eq!(users.len(), 2, "{users:?}");
-    assert_eq!(answer(&process).await.len(), 1);
+    assert_eq!(one_entry_of_three_pages(&process).await, id);
 }
 
 /// All pages of a query, one event each, over REST.
@@ -212,36 +237,21 @@ async fn each_caller_has_one_entry_per_query_and_minute_over_rest_and_grpc() {
             assert_eq!(rest_pages(&address.to_string(), token).await, 3);
             assert_eq!(grpc_pages(&address.to_string(), token).await, 3);
         }
-        process
-            .until("an entry of each first page", async |process| {
-                counts(process, "answer").await == [minute; 4]
-            })
-            .await;
         if minute == 2 {
             // The end of the service also ends the minute.
             process.stop().await;
             process.restart();
         }
         process
-            .until("an entry of the other pages", async |process| {
-                counts(process, "end").await == [minute; 4]
+            .until("an entry of all pages", async |process| {
+                counts(process, "answer").await == [minute; 4]
             })
             .await;
-        let (answers, ends) = (
-            entries(&process, "answer").await,
-            entries(&process, "end").await,
-        );
-        for (answers, ends) in answers.iter().zip(&ends) {
-            for (id, answer) in answers {
-                assert_eq!(answer["rows"], json!("1"), "{answer}");
-                let of_it = ends.iter().filter(|(_, end)| end["begun"] == json!(id));
-                let of_it: Vec<_> = of_it
-                    .map(|(_, end)| (&end["pages"], &end["rows"]))
-                    .collect();
-                assert_eq!(of_it, [(&json!("2"), &json!("2"))]);
-            }
+        for (id, answer) in entries(&process, "answer").await.concat() {
+            let found = (&answer["pages"], &answer["rows"]);
+            assert_eq!(found, (&json!("3"), &json!("3")), "{id}: {answer}");
         }
-        assert_eq!(counts(&process, "answer").await, [minute; 4]);
+        assert_eq!(counts(&process, "end").await, [0; 4]);
     }
 }
 

@@ -167,17 +167,21 @@ impl ClusterState {
     ///
     /// # Errors
     /// As [`ClusterState::put`].
-    pub async fn put_aside(&mut self, entry: &BucketEntry) -> Result<String, PutError> {
+    pub async fn put_aside(
+        &mut self,
+        entry: &BucketEntry,
+        reason: &str,
+    ) -> Result<String, PutError> {
         let own = entry.key.strip_prefix(&self.key(""));
         let own = own.unwrap_or(&entry.key);
         let key = self.key(&format!("{DAMAGED}.{own}.{}", entry.revision));
         self.put(&key, entry.value.clone()).await?;
         let note = format!(
-            "value of {} in bucket {} cannot be read, kept as {key}",
+            "value of key {} in bucket {} cannot be read, kept as {key}",
             entry.key,
             self.bucket.name()
         );
-        tracing::error!(bytes = entry.value.len(), "{note}");
+        tracing::error!(bytes = entry.value.len(), reason, "{note}");
         self.bus.status.record(note);
         Ok(key)
     }

@@ -188,9 +188,8 @@ impl Collector {
             condition: &condition,
             shutdown: &shutdown,
         };
-        let rebuilt = rebuilder
-            .rebuild(&mut loaded.run_store, &mut recovered)
-            .await?;
+        let rebuilding = rebuilder.rebuild(&mut loaded.run_store, &mut recovered);
+        let rebuilt = Box::pin(rebuilding).await?;
         let now = Utc::now().timestamp();
         let stored_meta = loaded.meta.or(rebuilt);
         let is_new = stored_meta.is_none();
@@ -272,7 +271,8 @@ impl Collector {
         if !unreadable.is_empty() {
             // Before the keys are written again: a start after a crash must find them unreadable.
             let gap = unreadable.gap(since, recovered);
-            collector.capture(EventType::CaptureGapClosed, gap).await?;
+            let closed = EventType::CaptureGapClosed;
+            Box::pin(collector.capture(closed, gap)).await?;
         }
         Ok(collector)
     }

@@ -2,7 +2,7 @@
 /// Payload of `capture.*`.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CaptureEvent {
-    /// Source: `slurmctld`, `slurmdbd`, `hooks`, `stream` or `nodes` (slurmctld's list of nodes).
+    /// Source: `slurmctld`, `slurmdbd`, `hooks`, `stream`, `nodes` (slurmctld's list of nodes) or `state` (what ingest has stored).
     #[prost(string, tag = "1")]
     pub source: ::prost::alloc::string::String,
     /// What happened, as text for people.

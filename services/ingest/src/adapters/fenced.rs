@@ -153,10 +153,9 @@ impl Fenced {
             });
         }
         let reason = error_chain(&*source);
-        tracing::error!(bucket, key, reason, "stored state cannot be read, lost");
         let mut backoff = BACKOFF;
         loop {
-            match self.state.put_aside(entry).await {
+            match self.state.put_aside(entry, &reason).await {
                 Ok(_) => return Ok(()),
                 Err(PutError::Conflict { key }) => return Err(Error::Fenced { bucket, key }),
                 Err(PutError::Bus(error)) => self.health.fails(bucket, &error),

@@ -120,8 +120,9 @@ impl Rebuilder<'_> {
         let candidates = run_store
             .iter()
             .filter_map(|(_, run)| run.candidate.as_ref());
+        let oldest = run_store.iter().map(|(run, _)| run.submit_time).min();
         let mut meta = Meta {
-            capture_since: newest,
+            capture_since: oldest.unwrap_or(now),
             watermark: newest,
             poll: candidates.map(|seen| seen.poll).max().unwrap_or(0),
             baseline_done: true,

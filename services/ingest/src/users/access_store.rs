@@ -192,10 +192,31 @@ impl AccessStore {
         some: impl IntoIterator<Item = &'a Entity>,
         outbox: &[(Entity, Event)],
     ) -> Result<(), Error> {
-        let mut shards: BTreeMap<u32, Shard> = some
-            .into_iter()
-            .map(|entity| (shard_of(entity), Shard::default()))
-            .collect();
+        let shards = some.into_iter().map(shard_of).collect();
+        self.write_shards(&shards, outbox).await
+    }
+
+    /// Writes the shards that could not be read, once everybody in them is known again: until then a start must find them unreadable.
+    ///
+    /// # Errors
+    /// [`Error::Fenced`] if another ingest wrote one of them.
+    pub async fn restore_lost(&mut self) -> Result<(), Error> {
+        if self.is_damaged && !self.is_incomplete {
+            let lost = self.lost.clone();
+            self.write_shards(&lost, &[]).await?;
+            self.write_meta().await?;
+            self.is_damaged = false;
+        }
+        Ok(())
+    }
+
+    async fn write_shards(
+        &mut self,
+        shards: &BTreeSet<u32>,
+        outbox: &[(Entity, Event)],
+    ) -> Result<(), Error> {
+        let shards = shards.iter().map(|shard| (*shard, Shard::default()));
+        let mut shards: BTreeMap<u32, Shard> = shards.collect();
         for (entity, known) in &self.known {
             if let Some(shard) = shards.get_mut(&shard_of(entity)) {
                 shard.known.insert(entity.to_string(), known.clone());

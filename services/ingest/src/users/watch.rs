@@ -96,7 +96,7 @@ impl AccessWatcher {
     }
 
     async fn watch(&self) -> Result<(), Error> {
-        let (access_store, outbox) = AccessStore::load(
+        let (mut access_store, outbox) = AccessStore::load(
             &self.bus,
             &self.cluster,
             self.state_health.clone(),
@@ -104,6 +104,8 @@ impl AccessWatcher {
         )
         .await?;
         self.bus.publish_all(outbox, &self.shutdown).await?;
+        // Without accounting, only identities are known.
+        access_store.is_incomplete &= self.config.accounting;
         if access_store.is_damaged {
             // Before the keys are written again: a start after a crash must find them unreadable.
             let gap = lost_state("of users", LOST, None, 0);
@@ -133,6 +135,7 @@ impl AccessWatcher {
                 self.identities.actors().set_coordinators(acting);
             }
             self.link(&mut state.access_store).await?;
+            state.access_store.restore_lost().await?;
             self.pause(self.config.identity_reload_interval).await?;
         }
     }

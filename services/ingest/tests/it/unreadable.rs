@@ -48,6 +48,21 @@ async fn put_aside(mesh: &Mesh, name: &str) -> usize {
     keys.len()
 }
 
+/// Waits until every key can be read again.
+async fn wait_written(mesh: &Mesh, name: &str) {
+    let bucket = bucket(mesh, name).await;
+    wait_for("the keys are written", DEADLINE, async || {
+        for key in keys(&bucket).await {
+            let value = bucket.get(&key).await.ok()??;
+            if !key.contains(".damaged.") && value == GARBAGE {
+                return None;
+            }
+        }
+        Some(())
+    })
+    .await;
+}
+
 fn gaps(mesh: &Mesh) -> Vec<CaptureEvent> {
     let gap = |event: Event| match event.payload {
         Some(Payload::Capture(gap))
@@ -123,6 +138,8 @@ async fn foreign_bytes_in_stored_state_are_put_aside_and_capture_goes_on() {
         .await;
     mesh.wait_event("what a job used", |_| mesh.updates_of(first).len() == 1)
         .await;
+    // From here on a change is news.
+    wait_written(&mesh, "mesh_users").await;
     assert_eq!(access_events(&mesh), before);
     sacctmgr(cluster, "root", "modify user carol set maxjobs=77").await;
     mesh.wait_event("access has changed", |event| {
@@ -147,6 +164,7 @@ async fn foreign_bytes_in_stored_state_are_put_aside_and_capture_goes_on() {
     mesh.wait_history(new, "submitted started completed").await;
     mesh.wait_history(done, "submitted started failed").await;
     mesh.assert_no_duplicates();
+    wait_written(&mesh, "mesh_ingest").await;
     ingest.stop().await;
     // What was written meanwhile can be read.
     let ingest = mesh.ingest(cluster, FAST).await.ready().await;

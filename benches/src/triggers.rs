@@ -178,7 +178,7 @@ fn rules(folder: &Path, text: &str) -> anyhow::Result<Rules> {
     let file = ConfigFile::load(&sections, Some(&path))?;
     let context = Context::new(file, CancellationToken::new())?;
     let config: Config = context.section(WorkflowTriggerService::NAME)?;
-    let rules = config.rules(|path| context.relative(path));
+    let rules = config.rules(&context.mesh.cluster, |path| context.relative(path));
     let rules = rules.map_err(|faults| anyhow::anyhow!("{faults:?}"))?;
     ensure!(rules.all().count() == RULES, "not all rules");
     Ok(rules)

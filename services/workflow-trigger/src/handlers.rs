@@ -243,6 +243,10 @@ fn observation(kind: EventType, event: &DecodedEvent) -> Option<Observation> {
         (kind, Some(job), _) if kind.is_end() => Some(Observation::Ended(JobEnd {
             cluster,
             key: SubmitKey::in_comment(&job.comment),
+            user: event
+                .owner
+                .as_ref()
+                .map_or_else(String::new, |owner| owner.user.clone()),
             job_id: job.job_id,
             at: event
                 .occurred_at

@@ -14,6 +14,8 @@ pub struct JobEnd {
     pub cluster: String,
     /// The key in its comment.
     pub key: Option<SubmitKey>,
+    /// The user whose job it is. Anybody can copy a comment.
+    pub user: String,
     /// Its id.
     pub job_id: u32,
     /// When it ended.
@@ -38,14 +40,16 @@ impl Store {
             .push(", restarts = ")
             .bind(end.restarts)
             .push(" WHERE cluster = ")
-            .bind(&end.cluster);
+            .bind(&end.cluster)
+            .push(" AND rule_owner = ")
+            .bind(&end.user);
         let sql = match &end.key {
             Some(key) => sql
                 .push(" AND (ended_at IS NULL OR ended_at < ")
                 .bind(at)
                 .push(") AND key = ")
                 .bind(key.as_str()),
-            // An id may come back after a crash of the controller, and belong to another user.
+            // An id may come back after a crash of the controller.
             None => sql
                 .push(" AND ended_at IS NULL AND starts_job = 1 AND released_at IS NOT NULL AND job_id = ")
                 .bind(end.job_id),

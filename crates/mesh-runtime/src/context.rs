@@ -70,7 +70,7 @@ impl Context {
         context
     }
 
-    /// Notes that a service of this process does not run: whoever changes its keys is told that they take effect at a restart.
+    /// Notes that a service of this process does not run: changes of its keys are reported as taking effect at a restart.
     pub fn does_not_run(&mut self, service: &str) {
         self.config.does_not_run(service);
     }

@@ -29,7 +29,7 @@ pub(super) const RECORDED: &str = " AND is_firing = 0 AND state = 'dry_run'";
 
 /// A condition: no run that waits for tasks of its array, for which nobody else has to wait.
 pub(super) const WAITS_FOR_NO_TASKS: &str = "(array_attempt IS NULL OR state <> 'submitting')";
-/// How long after a failure its array is looked at, at the latest. slurmctld forgets a failed task after MinJobAge.
+/// How long after a failure its array is looked at, at the latest. slurmctld purges a failed task after MinJobAge.
 const LOOK_AFTER_FAILURE: TimeDelta = TimeDelta::seconds(10);
 /// How long a driver has a run that waits for tasks. It renews that before each request, as failed tasks are gone after MinJobAge.
 pub(super) const CLAIM_DURATION: Duration = Duration::from_secs(120);

@@ -201,7 +201,9 @@ fn may_write(role: &str, bucket: &str, key: &str) -> bool {
             "ledger" | "cost-engine" | "pending-explainer" | "webhook-dispatcher"
             | "workflow-trigger",
             "mesh_reads",
-        ) => key.starts_with(&format!("testbed.{role}.")),
+        ) => key
+            .split_once('.')
+            .is_some_and(|(_, own)| own.starts_with(&format!("{role}."))),
         ("pending-explainer", "mesh_explainer")
         | ("webhook-dispatcher", "mesh_webhooks")
         | ("cost-engine", "mesh_spending") => true,
@@ -246,6 +248,7 @@ fn table(role: &str) -> Vec<(String, bool)> {
             "testbed.0",
             "elsewhere.0",
             "testbed.ledger.0",
+            "other.ledger.0",
             "testbed.cost-engine.0",
             "testbed.ingest",
             "testbed.node-watcher",

@@ -249,7 +249,7 @@ impl Permissions {
         self.publish.extend(match access {
             BucketAccess::Read => None,
             BucketAccess::WriteOwnKey => Some(format!("$KV.{bucket}.{cluster}.{role}")),
-            BucketAccess::WriteOwnKeys => Some(format!("$KV.{bucket}.{cluster}.{role}.>")),
+            BucketAccess::WriteOwnKeys => Some(format!("$KV.{bucket}.*.{role}.>")),
             BucketAccess::WriteCluster => Some(format!("$KV.{bucket}.{cluster}.>")),
             BucketAccess::WriteAll => Some(format!("$KV.{bucket}.>")),
         });
@@ -262,7 +262,7 @@ enum BucketAccess {
     Read,
     /// Writes its own key of its cluster.
     WriteOwnKey,
-    /// Writes its own keys of its cluster.
+    /// Writes its own keys, under any cluster: one user of the role serves all.
     WriteOwnKeys,
     /// Writes the keys of its cluster.
     WriteCluster,

@@ -1,7 +1,9 @@
 //! Names, units and labels of the ledger's metrics.
 
-use metrics::{counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
+
+use metrics::{counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};
 
 const APPENDED: &str = "ledger_entries_total";
 const DUPLICATES: &str = "ledger_duplicates_total";
@@ -10,6 +12,8 @@ const REJECTED: &str = "ledger_rejected_total";
 const UNREADABLE_HOST_LISTS: &str = "ledger_unreadable_host_lists_total";
 const FAILURES: &str = "ledger_append_failures_total";
 const HEAD_SEQUENCE: &str = "ledger_head_sequence";
+/// Sequence of the last entry that this process has stored.
+static NEWEST_HEAD: Mutex<u64> = Mutex::new(0);
 const APPEND_DURATION: &str = "ledger_append_seconds";
 const CHECKPOINTS: &str = "ledger_checkpoints_total";
 const CHECKPOINT_SIZE: &str = "ledger_checkpoint_size";
@@ -112,7 +116,11 @@ pub(crate) fn appended(
     counter!(APPENDED, "stream" => stream).increment(entries as u64);
     counter!(DUPLICATES, "stream" => stream).increment(duplicates);
     counter!(CONFLICTS, "stream" => stream).increment(conflicts as u64);
-    gauge!(HEAD_SEQUENCE).set(head as f64);
+    // Batches of the two streams are stored one after the other, but may come here in another order.
+    let mut newest = NEWEST_HEAD.lock().unwrap_or_else(PoisonError::into_inner);
+    *newest = head.max(*newest);
+    gauge!(HEAD_SEQUENCE).set(*newest as f64);
+    drop(newest);
     histogram!(APPEND_DURATION).record(took.as_secs_f64());
 }
 

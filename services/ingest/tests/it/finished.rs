@@ -425,7 +425,13 @@ async fn a_run_requeued_while_running_is_published_as_requeued() {
     mesh.wait_passed(job, "submitted started requeued | submitted")
         .await;
     let requeued = mesh.last(job, "job.requeued");
-    assert_eq!(requeued.confidence(), Confidence::Observed);
+    let steps = ["sacct", "-DPj", &id, "-o", "jobid,state,exitcode,start,end"];
+    assert_eq!(
+        requeued.confidence(),
+        Confidence::Observed,
+        "{requeued:?}\n{}",
+        cluster.run("root", &steps).await
+    );
     cluster.run("alice", &["scancel", &id]).await;
     ingest.stop().await;
 }

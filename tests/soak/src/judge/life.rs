@@ -53,6 +53,9 @@ pub(super) fn judge(
             if has_started {
                 let at = row.start;
                 one(run, "started", "job.started", at, row, facts, verdict);
+            }
+            // A start that accounting has lost is inferred, and what is inferred costs nothing.
+            if has_started && row.start.is_some() {
                 one(
                     run,
                     "estimated",
@@ -87,15 +90,20 @@ pub(super) fn judge(
         };
         ended(run, event_name, end, row, facts, verdict);
         if has_started {
-            one(
-                run,
-                "finalized",
-                "cost.finalized",
-                None,
-                row,
-                facts,
-                verdict,
-            );
+            if parts[0].start.is_some() {
+                one(
+                    run,
+                    "finalized",
+                    "cost.finalized",
+                    None,
+                    row,
+                    facts,
+                    verdict,
+                );
+            } else {
+                facts.take(run, "estimated");
+                facts.take(run, "finalized");
+            }
             if row.exit.is_none() {
                 // Its usage is lost, too, and whether it was resized.
                 facts.take(run, "updated");

@@ -251,17 +251,21 @@ mod tests {
     use super::*;
     use crate::identity::Config;
 
+    fn context(identities: &IdentityResolver, over_rest: bool) -> EventContext<'_> {
+        EventContext {
+            now: Utc::now(),
+            cause: &Cause::Accounting,
+            over_rest,
+            late_after: 0,
+            usage_after: 0,
+            identities,
+        }
+    }
+
     #[test]
     fn a_canceller_without_a_known_uid_is_an_actor_by_name() {
         let identities = IdentityResolver::new(None, &Config::default());
-        let context = EventContext {
-            now: Utc::now(),
-            cause: &Cause::Accounting,
-            over_rest: true,
-            late_after: 0,
-            usage_after: 0,
-            identities: &identities,
-        };
+        let context = context(&identities, true);
         let coordinates = [("carol".to_owned(), ["ml".to_owned()].into())];
         identities.actors().set_coordinators(coordinates.into());
         let owner = domain::Owner {
@@ -287,14 +291,7 @@ mod tests {
     #[test]
     fn an_inferred_start_has_its_time_in_the_payload() {
         let identities = IdentityResolver::new(None, &Config::default());
-        let context = EventContext {
-            now: Utc::now(),
-            cause: &Cause::Accounting,
-            over_rest: false,
-            late_after: 0,
-            usage_after: 0,
-            identities: &identities,
-        };
+        let context = context(&identities, false);
         let start_time = |kind| {
             let fact = Fact {
                 at: Some(120),

@@ -45,14 +45,11 @@ pub async fn start(context: &Context, child: Option<&NatsChild>) -> Result<Runni
         .await?;
     starter.add::<node_watcher::NodeWatcherService>().await?;
     starter.add::<ingest::IngestService>().await?;
-    let enabled = is_enabled::<exporter::ExporterService>(exporter::is_enabled, context)?;
-    starter.add_if::<exporter::ExporterService>(enabled).await?;
-    let enabled = is_enabled::<workflow_trigger::WorkflowTriggerService>(
-        workflow_trigger::is_enabled,
-        context,
-    )?;
     starter
-        .add_if::<workflow_trigger::WorkflowTriggerService>(enabled)
+        .add_if::<exporter::ExporterService>(exporter::is_enabled)
+        .await?;
+    starter
+        .add_if::<workflow_trigger::WorkflowTriggerService>(workflow_trigger::is_enabled)
         .await?;
     let Starter {
         router,
@@ -92,16 +89,6 @@ pub fn check(context: &Context) -> Result<(), Error> {
     one::<ingest::IngestService>(context)
 }
 
-fn is_enabled<S: Service>(
-    of: fn(&Context) -> Result<bool, BoxError>,
-    context: &Context,
-) -> Result<bool, Error> {
-    of(context).map_err(|source| Error::Service {
-        service: S::NAME,
-        source,
-    })
-}
-
 struct Starter<'a> {
     context: &'a Context,
     child: Option<&'a NatsChild>,
@@ -113,7 +100,14 @@ struct Starter<'a> {
 }
 
 impl Starter<'_> {
-    async fn add_if<S: Service>(&mut self, enabled: bool) -> Result<(), Error> {
+    async fn add_if<S: Service>(
+        &mut self,
+        is_enabled: fn(&Context) -> Result<bool, BoxError>,
+    ) -> Result<(), Error> {
+        let enabled = is_enabled(self.context).map_err(|source| Error::Service {
+            service: S::NAME,
+            source,
+        })?;
         if enabled {
             return self.add::<S>().await;
         }

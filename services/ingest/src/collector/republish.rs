@@ -299,23 +299,9 @@ mod tests {
 
     fn fact(id: FactId, at: Option<i64>) -> Fact {
         Fact {
-            run: RunKey {
-                cluster: "c".into(),
-                job_id: 1,
-                task_id: None,
-                submit_time: 100,
-                attempt: 0,
-            },
-            kind: EventType::JobStarted,
             id,
             at,
-            seq: 1,
-            inferred: false,
-            previous_state: String::new(),
-            restart_count: None,
-            continues: None,
-            array_tasks: String::new(),
-            allocation: None,
+            ..Fact::sample(EventType::JobStarted)
         }
     }
 

@@ -31,7 +31,7 @@ struct TestHistory {
 pub(super) struct TestPermit<'a> {
     turns: &'a TestLimiter,
     name: String,
-    _place: OwnedSemaphorePermit,
+    _in_flight: OwnedSemaphorePermit,
 }
 
 impl Drop for TestPermit<'_> {
@@ -69,8 +69,8 @@ impl Webhooks {
     /// Requests permission to send a test now.
     pub(super) async fn turn(&self, endpoint: &Endpoint) -> Result<TestPermit<'_>, ApiError> {
         let (name, now) = (&endpoint.name, clock::now());
-        let in_flight_limit = Arc::clone(&self.shared.in_flight_limit).try_acquire_owned();
-        let place = in_flight_limit.map_err(|_| ApiError::TooMany {
+        let in_flight = Arc::clone(&self.shared.in_flight_limit).try_acquire_owned();
+        let in_flight = in_flight.map_err(|_| ApiError::TooMany {
             problem: "as many requests as may be (max_in_flight) are under way".to_owned(),
             after: DEFAULT_RETRY_AFTER_SECS,
         })?;
@@ -88,7 +88,7 @@ impl Webhooks {
         let turn = TestPermit {
             turns: &self.turns,
             name: name.clone(),
-            _place: place,
+            _in_flight: in_flight,
         };
         let spent = match self.worker_pool.worker(name) {
             Some(worker) => worker.charge(now).await?,

@@ -62,26 +62,13 @@ impl EndpointWorker {
         let ended: Vec<String> = news()
             .flat_map(|read| pending::ended(read.kind, &read.event))
             .collect();
-        if !ended.is_empty() {
-            for key in &ended {
-                // Covers an explanation that is handled concurrently and stored a moment later.
-                let costs = &self.shared.costs;
-                costs.put(&self.endpoint.name, key.clone(), Bytes::new());
-            }
-            self.drop_notices(ended, "dropped: the job started or ended before it was due")
-                .await?;
-        }
+        self.end_notices(ended, "dropped: the job started or ended before it was due")
+            .await?;
         let by_owner: Vec<String> = news()
             .filter_map(|read| cancellation::by_owner(read.kind, &read.event))
             .collect();
-        if !by_owner.is_empty() {
-            for key in &by_owner {
-                let costs = &self.shared.costs;
-                costs.put(&self.endpoint.name, key.clone(), Bytes::new());
-            }
-            self.drop_notices(by_owner, "dropped: its owner cancelled the job")
-                .await?;
-        }
+        self.end_notices(by_owner, "dropped: its owner cancelled the job")
+            .await?;
         for key in news().filter_map(|read| pending::released(read.kind, &read.event)) {
             if let Some(left) = self.sent_topics(&key).await?.released() {
                 self.store_provider_state(vec![(key, left)]).await?;
@@ -91,6 +78,18 @@ impl EndpointWorker {
             self.watermark.up_to(last);
         }
         Ok(())
+    }
+
+    /// Drops the notices with these keys that wait, and those that are handled concurrently and stored a moment later.
+    async fn end_notices(&self, keys: Vec<String>, reason: &'static str) -> Result<(), Error> {
+        if keys.is_empty() {
+            return Ok(());
+        }
+        for key in &keys {
+            let costs = &self.shared.costs;
+            costs.put(&self.endpoint.name, key.clone(), Bytes::new());
+        }
+        self.drop_notices(keys, reason).await
     }
 
     async fn drop_notices(&self, keys: Vec<String>, reason: &'static str) -> Result<(), Error> {

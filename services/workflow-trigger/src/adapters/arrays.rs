@@ -185,16 +185,16 @@ impl Store {
     /// Adds the tasks of those that retry some.
     pub(super) async fn add_tasks(&self, runs: &mut [Intent]) -> Result<(), Error> {
         const ACTION: &str = "read tasks of runs";
-        let places = (0..).zip(runs.iter());
-        let places = places.filter(|(_, run)| run.array_attempt.is_some());
-        let places: HashMap<String, usize> = places
-            .map(|(place, run): (usize, _)| (run.key.clone(), place))
+        let positions = (0..).zip(runs.iter());
+        let positions = positions.filter(|(_, run)| run.array_attempt.is_some());
+        let positions: HashMap<String, usize> = positions
+            .map(|(position, run): (usize, _)| (run.key.clone(), position))
             .collect();
-        if places.is_empty() {
+        if positions.is_empty() {
             return Ok(());
         }
         let sql = Sql::new("SELECT run_key, failed, is_sent FROM array_tasks WHERE run_key")
-            .any_of(places.keys().cloned().collect::<Vec<_>>())
+            .any_of(positions.keys().cloned().collect::<Vec<_>>())
             .push(" ORDER BY task");
         for row in self.database.rows(ACTION, &sql).await? {
             let read = || -> Result<(String, String, i64), sqlx::Error> {
@@ -205,7 +205,10 @@ impl Store {
                 key: key.clone(),
                 problem: error.to_string(),
             })?;
-            if let Some(run) = places.get(&key).and_then(|place| runs.get_mut(*place)) {
+            if let Some(run) = positions
+                .get(&key)
+                .and_then(|position| runs.get_mut(*position))
+            {
                 run.tasks.push(StoredTask {
                     failed,
                     is_sent: is_sent != 0,

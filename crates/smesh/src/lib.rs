@@ -2,7 +2,7 @@
 //!
 //! - [`cli`]: the command line as data. [`error`]: errors and their exit statuses.
 //! - [`settings`]: configuration and API address. [`client`]: the API over a Unix socket or TCP. [`show`]: events as text.
-//! - [`backup`]: backups and their restore.
+//! - [`services`]: the table of all services. [`backup`]: backups and their restore.
 //! - [`commands`]: one module per command. [`up`]: all services and a nats-server in one process.
 //! - [`known`]: checkpoints that were seen of each ledger. [`reader`]: reads from NATS.
 //! - [`secret_input`]: secrets from files, standard input or a prompt instead of the command line.
@@ -18,6 +18,7 @@ pub mod error;
 pub mod known;
 pub mod reader;
 pub mod secret_input;
+pub mod services;
 pub mod settings;
 pub mod show;
 pub mod slurm_conf;

@@ -3,12 +3,13 @@
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use mesh_runtime::{ConfigFile, Context, ServiceSection};
+use mesh_runtime::{ConfigFile, Context};
 use tokio_util::sync::CancellationToken;
 
 use crate::cli::Global;
 use crate::client::{Address, Client};
 use crate::error::Error;
+use crate::services;
 
 /// Default configuration, if none is named and the current folder has none.
 pub const SYSTEM_CONFIG: &str = "/etc/slurm-mesh/mesh.toml";
@@ -16,18 +17,6 @@ pub const SYSTEM_CONFIG: &str = "/etc/slurm-mesh/mesh.toml";
 pub const API_SOCKET: &str = "api.sock";
 /// Name of the hooks' configuration in the data directory.
 pub const HOOK_CONFIG: &str = "hook.toml";
-
-/// Sections of every service.
-pub const SECTIONS: &[ServiceSection] = &[
-    ServiceSection::of::<ingest::IngestService>(),
-    ServiceSection::of::<node_watcher::NodeWatcherService>(),
-    ServiceSection::of::<cost_engine::CostEngineService>(),
-    ServiceSection::of::<ledger::LedgerService>(),
-    ServiceSection::of::<webhook_dispatcher::WebhookDispatcherService>(),
-    ServiceSection::of::<pending_explainer::PendingExplainerService>(),
-    ServiceSection::of::<exporter::ExporterService>(),
-    ServiceSection::of::<workflow_trigger::WorkflowTriggerService>(),
-];
 
 /// Path of the configuration: the one named, else one in the current folder, else the system's.
 ///
@@ -78,7 +67,7 @@ pub fn load(global: &Global, shutdown: CancellationToken) -> Result<Context, Err
     // Absolute, because a service may resolve the file's paths after the working directory has changed.
     let path = std::path::absolute(&path).map_err(|source| Error::io("find", &path, source))?;
     Ok(Context::new(
-        ConfigFile::load(SECTIONS, Some(&path))?,
+        ConfigFile::load(&services::sections(), Some(&path))?,
         shutdown,
     )?)
 }
@@ -141,7 +130,7 @@ mod tests {
 
     #[test]
     fn every_renamed_key_leads_to_one_that_there_is() {
-        for section in SECTIONS {
+        for section in services::sections() {
             let defaults: toml::Table = section.defaults.parse().unwrap();
             // The section holds the defaults of the endpoint's settings.
             let find = |path: &str| {

@@ -8,13 +8,7 @@ use mesh_runtime::{Context, Service};
 use serde::Deserialize;
 
 use crate::error::Error;
-
-/// Services with a database.
-const SERVICES: [&str; 3] = [
-    ledger::LedgerService::NAME,
-    cost_engine::CostEngineService::NAME,
-    webhook_dispatcher::WebhookDispatcherService::NAME,
-];
+use crate::services::{SERVICES, ServiceEntry};
 
 /// The database of a service.
 pub struct Database {
@@ -36,14 +30,20 @@ struct Db {
     url: String,
 }
 
-/// The databases of all services, as configured.
+/// The databases that backups copy, as configured.
 ///
 /// # Errors
 /// If the configuration is invalid.
 pub fn configured(context: &Context) -> Result<Vec<Database>, Error> {
+    let is_backed_up = |service: &&ServiceEntry| {
+        let database = service.database.as_ref();
+        database.is_some_and(|database| database.is_backed_up)
+    };
     SERVICES
-        .into_iter()
+        .iter()
+        .filter(is_backed_up)
         .map(|service| {
+            let service = service.name();
             let mut url = context.section::<Section>(service)?.db.url;
             if url.is_empty() {
                 url = format!("sqlite:{service}.db");

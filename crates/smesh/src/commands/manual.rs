@@ -11,6 +11,7 @@ use clap_complete::Shell;
 
 use crate::cli::{Cli, Manual};
 use crate::error::Error;
+use crate::services::SERVICES;
 
 pub(super) fn run(args: &Manual) -> Result<ExitCode, Error> {
     for command in programs() {
@@ -47,21 +48,13 @@ fn without_help_pages(command: clap::Command) -> clap::Command {
 
 /// The programs under the names that packages give them. `ledger` alone is the name of a well-known accounting program.
 fn programs() -> Vec<clap::Command> {
-    fn service<S: mesh_runtime::Service>(name: &'static str) -> clap::Command {
-        mesh_runtime::command::<S>().name(name)
-    }
-    vec![
-        Cli::command(),
-        mesh_hook_command(),
-        service::<ingest::IngestService>("slurm-mesh-ingest"),
-        service::<node_watcher::NodeWatcherService>("slurm-mesh-node-watcher"),
-        service::<cost_engine::CostEngineService>("slurm-mesh-cost-engine"),
-        service::<pending_explainer::PendingExplainerService>("slurm-mesh-pending-explainer"),
-        service::<exporter::ExporterService>("slurm-mesh-exporter"),
-        service::<workflow_trigger::WorkflowTriggerService>("slurm-mesh-workflow-trigger"),
-        service::<ledger::LedgerService>("slurm-mesh-ledger"),
-        service::<webhook_dispatcher::WebhookDispatcherService>("slurm-mesh-webhook-dispatcher"),
-    ]
+    let mut programs = vec![Cli::command(), mesh_hook_command()];
+    programs.extend(SERVICES.iter().map(|service| {
+        // clap takes names that live as long as the program.
+        let name = format!("slurm-mesh-{}", service.name()).leak();
+        (service.command)().name(&*name)
+    }));
+    programs
 }
 
 /// The command line of mesh-hook, which parses without clap, from its help: a sentence, the usage, options, and a last paragraph.

@@ -7,16 +7,18 @@ use tokio_util::sync::CancellationToken;
 use crate::cli::{Global, Recover};
 use crate::error::Error;
 use crate::up::recover::{self, RecoveredFile};
-use crate::{settings, show};
+use crate::{services, settings, show};
 
 pub(super) async fn run(global: &Global, args: Recover) -> Result<ExitCode, Error> {
-    recover::is_recoverable(&args.service)?;
+    let service =
+        services::find(&args.service).ok_or_else(|| recover::no_database_file(&args.service))?;
+    recover::recovery(service)?;
     let context = settings::load(global, CancellationToken::new())?;
     let RecoveredFile {
         path,
         recovered,
         restored,
-    } = recover::file(&context, &args.service).await?;
+    } = recover::file(&context, service).await?;
     if global.json {
         let tables = recovered.tables.iter().map(|table| {
             serde_json::json!({ "table": table.name, "rows": table.rows, "damaged": table.is_damaged })

@@ -8,14 +8,11 @@ use chrono::Utc;
 use cost_engine::restore::RestoredRows;
 use ledger::recorded::RecordedEvents;
 use mesh_db::damage::{self, Recovered};
-use mesh_runtime::{BoxError, Context, Service};
+use mesh_runtime::{BoxError, Context};
 
 use super::data_dir::DataDir;
 use crate::error::Error;
-
-const COST_ENGINE: &str = cost_engine::CostEngineService::NAME;
-const EXPORTER: &str = exporter::ExporterService::NAME;
-const WORKFLOW_TRIGGER: &str = workflow_trigger::WorkflowTriggerService::NAME;
+use crate::services::{Recovery, ServiceEntry};
 
 /// A recovered file.
 pub struct RecoveredFile {
@@ -27,48 +24,51 @@ pub struct RecoveredFile {
     pub restored: String,
 }
 
+/// How the file of a service can be recovered.
+///
+/// # Errors
+/// If it cannot. The text says what to do instead.
+pub fn recovery(service: &ServiceEntry) -> Result<&Recovery, Error> {
+    let name = service.name();
+    match &service.database {
+        Some(database) => database.recovery.as_ref().ok_or_else(|| {
+            let remedy = service.remedy;
+            Error::Failed(format!(
+                "recovered rows of a {name} prove nothing; {remedy}"
+            ))
+        }),
+        None => Err(no_database_file(name)),
+    }
+}
+
+/// Error for a service without a database.
+pub fn no_database_file(service: &str) -> Error {
+    Error::Failed(format!(
+        "{service} has no database file: its state is in NATS, and is restored automatically"
+    ))
+}
+
 /// Recovers the file of a service while no process uses the data directory.
 ///
 /// # Errors
 /// If `smesh up` or the service runs, the service has no recoverable file, or files cannot be written.
-pub async fn file(context: &Context, service: &str) -> Result<RecoveredFile, Error> {
-    let file = match service {
-        COST_ENGINE => cost_engine::CostEngineService::database_file(context),
-        EXPORTER => exporter::ExporterService::database_file(context),
-        WORKFLOW_TRIGGER => workflow_trigger::WorkflowTriggerService::database_file(context),
-        _ => webhook_dispatcher::WebhookDispatcherService::database_file(context),
-    };
-    let file = file.map_err(|source| Error::Service {
+pub async fn file(context: &Context, service: &ServiceEntry) -> Result<RecoveredFile, Error> {
+    let recovery = recovery(service)?;
+    let file = (service.database_file)(context).map_err(|source| Error::Service {
         service: "configuration",
         source,
     })?;
-    // What these published is in the ledger, in the audit or on the bus, so a lost file is replaced.
-    let is_replaced = matches!(service, COST_ENGINE | WORKFLOW_TRIGGER | EXPORTER);
-    let is_restorable = |path: &PathBuf| path.exists() || is_replaced;
+    let is_restorable = |path: &PathBuf| path.exists() || recovery.replaces_lost_file;
     let Some(path) = file.filter(is_restorable) else {
-        return Err(Error::Failed(format!("{service} has no SQLite file")));
+        let name = service.name();
+        return Err(Error::Failed(format!("{name} has no SQLite file")));
     };
     let _only = DataDir::prepare(&context.mesh.data_dir)?;
-    ensure_stopped(context, service)?;
+    ensure_stopped(context, service.name())?;
     let suffix = format!("damaged-{}", Utc::now().format("%Y%m%dT%H%M%SZ"));
-    let recovered = match service {
-        COST_ENGINE => damage::recover(&path, &suffix, cost_engine::prepare_file).await,
-        EXPORTER => damage::recover(&path, &suffix, exporter::prepare_file).await,
-        WORKFLOW_TRIGGER => damage::recover(&path, &suffix, workflow_trigger::prepare_file).await,
-        _ => damage::recover(&path, &suffix, webhook_dispatcher::prepare_file).await,
-    };
+    let recovered = damage::recover(&path, &suffix, recovery.prepare_file).await;
     let recovered = recovered.map_err(|error| failed(error.into()))?;
-    let restored = match service {
-        COST_ENGINE => restore_costs(context, &path).await?,
-        EXPORTER => "the next start counts all events on the bus (14 days); Prometheus takes that for a restart".into(),
-        WORKFLOW_TRIGGER => "the next start reads from the audit what the rules have done, and fires none of it again; runs that had not ended are given up, and their rules are paused until you resume them (`smesh triggers list`); schedules begin from then".into(),
-        _ => {
-            let prepared = webhook_dispatcher::restore(context).await;
-            prepared.map_err(failed)?;
-            "the next start reads from the bus what was delivered, and sends the rest; what was delivered just before the stop may be sent again, with the same webhook-id"
-                .into()
-        }
-    };
+    let restored = (recovery.restore)(context, &path).await?;
     Ok(RecoveredFile {
         path,
         recovered,
@@ -76,8 +76,14 @@ pub async fn file(context: &Context, service: &str) -> Result<RecoveredFile, Err
     })
 }
 
+/// Prepares the next start, which reads from the bus what was delivered.
+pub(crate) async fn restore_deliveries(context: &Context) -> Result<String, Error> {
+    webhook_dispatcher::restore(context).await.map_err(failed)?;
+    Ok("the next start reads from the bus what was delivered, and sends the rest; what was delivered just before the stop may be sent again, with the same webhook-id".into())
+}
+
 /// Restores costs from the ledger. The next start computes those that are only on the bus.
-async fn restore_costs(context: &Context, path: &Path) -> Result<String, Error> {
+pub(crate) async fn restore_costs(context: &Context, path: &Path) -> Result<String, Error> {
     let found = ledger_costs(context, path).await;
     if !matches!(found, Ok(Some((_, 0)))) {
         let marked = cost_engine::mark_periods_incomplete(path.to_owned()).await;
@@ -149,24 +155,4 @@ pub fn ensure_stopped(context: &Context, service: &str) -> Result<(), Error> {
         }
     }
     Ok(())
-}
-
-/// Checks that the file of a service can be recovered.
-///
-/// # Errors
-/// If it cannot. The text says what to do instead.
-pub fn is_recoverable(service: &str) -> Result<(), Error> {
-    match service {
-        COST_ENGINE
-        | EXPORTER
-        | WORKFLOW_TRIGGER
-        | webhook_dispatcher::WebhookDispatcherService::NAME => Ok(()),
-        ledger::LedgerService::NAME => Err(Error::Failed(format!(
-            "recovered rows of a ledger prove nothing; {}",
-            <ledger::LedgerService as Service>::REMEDY
-        ))),
-        _ => Err(Error::Failed(format!(
-            "{service} has no database file: its state is in NATS, and is restored automatically"
-        ))),
-    }
 }

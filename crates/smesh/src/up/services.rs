@@ -4,10 +4,11 @@ use axum::Router;
 use futures_util::StreamExt as _;
 use futures_util::future::{BoxFuture, FutureExt as _};
 use futures_util::stream::FuturesUnordered;
-use mesh_runtime::{BoxError, Condition, Context, RunningService, Service};
+use mesh_runtime::{BoxError, Condition, Context, RunningService};
 
 use super::nats_child::NatsChild;
 use crate::error::Error;
+use crate::services::{SERVICES, ServiceEntry};
 
 /// The running services.
 pub struct Running {
@@ -35,22 +36,9 @@ pub async fn start(context: &Context, child: Option<&NatsChild>) -> Result<Runni
         left_out: Vec::new(),
         failed: None,
     };
-    starter.add::<ledger::LedgerService>().await?;
-    starter.add::<cost_engine::CostEngineService>().await?;
-    starter
-        .add::<webhook_dispatcher::WebhookDispatcherService>()
-        .await?;
-    starter
-        .add::<pending_explainer::PendingExplainerService>()
-        .await?;
-    starter.add::<node_watcher::NodeWatcherService>().await?;
-    starter.add::<ingest::IngestService>().await?;
-    starter
-        .add_if::<exporter::ExporterService>(exporter::is_enabled)
-        .await?;
-    starter
-        .add_if::<workflow_trigger::WorkflowTriggerService>(workflow_trigger::is_enabled)
-        .await?;
+    for service in &SERVICES {
+        starter.add(service).await?;
+    }
     let Starter {
         router,
         work,
@@ -73,20 +61,13 @@ pub async fn start(context: &Context, child: Option<&NatsChild>) -> Result<Runni
 /// # Errors
 /// The faults of the first service with an invalid configuration.
 pub fn check(context: &Context) -> Result<(), Error> {
-    fn one<S: Service>(context: &Context) -> Result<(), Error> {
-        mesh_runtime::check_config::<S>(context).map_err(|source| Error::Service {
-            service: S::NAME,
+    for service in &SERVICES {
+        (service.check_config)(context).map_err(|source| Error::Service {
+            service: service.name(),
             source,
-        })
+        })?;
     }
-    one::<ledger::LedgerService>(context)?;
-    one::<cost_engine::CostEngineService>(context)?;
-    one::<webhook_dispatcher::WebhookDispatcherService>(context)?;
-    one::<pending_explainer::PendingExplainerService>(context)?;
-    one::<node_watcher::NodeWatcherService>(context)?;
-    one::<exporter::ExporterService>(context)?;
-    one::<workflow_trigger::WorkflowTriggerService>(context)?;
-    one::<ingest::IngestService>(context)
+    Ok(())
 }
 
 struct Starter<'a> {
@@ -100,42 +81,32 @@ struct Starter<'a> {
 }
 
 impl Starter<'_> {
-    async fn add_if<S: Service>(
-        &mut self,
-        is_enabled: fn(&Context) -> Result<bool, BoxError>,
-    ) -> Result<(), Error> {
-        let enabled = is_enabled(self.context).map_err(|source| Error::Service {
-            service: S::NAME,
+    async fn add(&mut self, service: &ServiceEntry) -> Result<(), Error> {
+        let name = service.name();
+        let failed = |source| Error::Service {
+            service: name,
             source,
-        })?;
-        if enabled {
-            return self.add::<S>().await;
+        };
+        if !(service.is_enabled)(self.context).map_err(failed)? {
+            self.left_out.push(name);
+            return Ok(());
         }
-        self.left_out.push(S::NAME);
-        Ok(())
-    }
-
-    async fn add<S: Service>(&mut self) -> Result<(), Error> {
         let context = match self.child {
-            Some(child) => self.context.with_nats(child.config(S::NAME)?),
+            Some(child) => self.context.with_nats(child.config(name)?),
             None => self.context.clone(),
         };
-        let failed = |source| Error::Service {
-            service: S::NAME,
-            source,
-        };
-        S::check(&context).map_err(failed)?;
-        S::database_file(&context).map_err(failed)?;
-        let running = context.health.condition(&format!("{}.running", S::NAME));
+        (service.check)(&context).map_err(failed)?;
+        (service.database_file)(&context).map_err(failed)?;
+        let running = context.health.condition(&format!("{name}.running"));
         // A database that hangs must not delay a stop.
-        let starting = Box::pin(mesh_runtime::start_service::<S>(&context));
+        let starting = (service.start)(&context);
         let started = context.shutdown.run_until_cancelled(starting);
         let RunningService { router, run } = match started.await {
             Some(Ok(started)) => started,
             None => return Ok(()),
             Some(Err(error)) => {
-                fails_alone(S::NAME, &running, error.as_ref());
-                self.left_out.push(S::NAME);
+                fails_alone(name, &running, error.as_ref());
+                self.left_out.push(name);
                 self.failed.get_or_insert(failed(error));
                 return Ok(());
             }
@@ -146,7 +117,7 @@ impl Starter<'_> {
         let task = tokio::spawn(run);
         let work = async move {
             let ended = task.await.unwrap_or_else(|error| Err(error.into()));
-            (S::NAME, running, ended)
+            (name, running, ended)
         };
         self.work.push(work.boxed());
         Ok(())

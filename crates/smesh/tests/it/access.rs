@@ -142,12 +142,20 @@ const MATRIX: &[(&str, Row)] = &[
         "/v1/costs/live",
         ("GET", "/v1/costs/live?user=alice", ABOUT_ALICE),
     ),
+    (
+        "/v1/costs/openapi.json",
+        ("GET", "/v1/costs/openapi.json", ALL),
+    ),
     ("/v1/budgets", ("GET", "/v1/budgets", ALL)),
     ("/v1/budgets/{name}", ("GET", "/v1/budgets/x", MISSING)),
     // Without a body.
     ("/v1/budgets", ("POST", "/v1/budgets", WITHOUT_BODY)),
     ("/v1/budgets/{name}", ("DELETE", "/v1/budgets/x", MISSING)),
     ("/v1/queue", ("GET", "/v1/queue", ALL)),
+    (
+        "/v1/queue/openapi.json",
+        ("GET", "/v1/queue/openapi.json", ALL),
+    ),
     // No start was estimated.
     (
         "/v1/queue/quality",
@@ -442,7 +450,7 @@ async fn routes(mesh: &Mesh) -> Vec<String> {
     let folder = mesh.path("routes");
     std::fs::create_dir(&folder).unwrap();
     mesh_testkit::write_private(&path, &text);
-    let config = ConfigFile::load(smesh::settings::SECTIONS, Some(&path)).unwrap();
+    let config = ConfigFile::load(&smesh::services::sections(), Some(&path)).unwrap();
     let mut context = Context::new(config, CancellationToken::new()).unwrap();
     context.mesh.data_dir = folder;
     context.mesh.nats.url = "nats://127.0.0.1:1".into();

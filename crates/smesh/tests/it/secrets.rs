@@ -152,10 +152,9 @@ fn mesh_with(configuration: &str, mode: u32) -> Mesh {
 #[test]
 fn every_key_that_names_a_file_is_known_here() {
     let mesh = include_str!("../../../mesh-runtime/config/default.toml");
-    let defaults = smesh::settings::SECTIONS
-        .iter()
-        .map(|section| section.defaults);
-    let found: BTreeSet<String> = defaults.chain([mesh]).flat_map(file_keys).collect();
+    let defaults = smesh::services::sections().map(|section| section.defaults);
+    let defaults = defaults.into_iter().chain([mesh]);
+    let found: BTreeSet<String> = defaults.flat_map(file_keys).collect();
     let secret = SECRET.iter().map(|(key, _)| *key);
     let known: BTreeSet<String> = secret
         .chain(PUBLIC.iter().copied())
@@ -305,7 +304,7 @@ fn no_secret_is_printed() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("mesh.toml");
     mesh_testkit::write_private(&path, ALL);
-    let config = ConfigFile::load(smesh::settings::SECTIONS, Some(&path)).unwrap();
+    let config = ConfigFile::load(&smesh::services::sections(), Some(&path)).unwrap();
     let printed = config.print().unwrap();
     for text in [
         &printed,
@@ -339,7 +338,7 @@ fn every_secret_in_a_file_is_found() {
             .filter(|line| !is_secret(line) || *line == secret);
         fs::write(&path, alone.collect::<Vec<_>>().join("\n")).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
-        let config = ConfigFile::load(smesh::settings::SECTIONS, Some(&path)).unwrap();
+        let config = ConfigFile::load(&smesh::services::sections(), Some(&path)).unwrap();
         let fault = Context::new(config, CancellationToken::new()).err();
         let fault = fault.map(|fault| fault.to_string()).unwrap_or_default();
         let key = secret.split(" = ").next().unwrap();

@@ -6,19 +6,10 @@ use std::time::{Duration, Instant};
 use mesh_events::catalogue::{BUCKETS, CONSUMERS, Consumer, STREAMS};
 use mesh_hook::ring::Outcome;
 use mesh_testkit::{NatsServer, SmallDisk};
+use smesh::services::SERVICES;
 
 use crate::mesh::{Mesh, stdout};
 
-const SERVICES: [&str; 8] = [
-    "ingest",
-    "node-watcher",
-    "cost-engine",
-    "ledger",
-    "webhook-dispatcher",
-    "pending-explainer",
-    "exporter",
-    "workflow-trigger",
-];
 /// The doctor's line for healthy storage.
 const STORE: &str = "streams and buckets store";
 /// Time within which a storage fault must be reported.
@@ -125,7 +116,8 @@ fn assert_reported(mesh: &Mesh, expected: &[String]) {
     mesh.wait_until("it is said", || {
         let readiness = mesh.readiness();
         let notes = readiness["notes"]["smesh.repairs"].as_str();
-        let services = SERVICES.map(|name| {
+        let services = SERVICES.each_ref().map(|service| {
+            let name = service.name();
             let note = &readiness["notes"][format!("{name}.repairs")];
             note.as_str().unwrap_or_default().to_owned()
         });

@@ -3,6 +3,7 @@
 mod backup;
 mod budget;
 mod cost;
+mod groups;
 mod history;
 mod hooks;
 mod ledger;
@@ -59,7 +60,7 @@ Exit status: 0 success; 1 failure, or a check found a problem; 2 and 3 see `smes
 
 /// Shows events, costs and explanations of a Slurm cluster.
 #[derive(Debug, Parser)]
-#[command(name = "smesh", version, styles = STYLES, after_help = AFTER_HELP, max_term_width = 110)]
+#[command(name = "smesh", version, styles = STYLES, help_template = groups::help_template(), after_help = AFTER_HELP, max_term_width = 110)]
 pub struct Cli {
     /// Global options.
     #[command(flatten)]

@@ -16,6 +16,8 @@ pub mod long_queue;
 mod loop_disk;
 mod nats;
 mod oidc;
+#[cfg(feature = "service")]
+pub mod openapi;
 mod port;
 mod postgres;
 mod program;
@@ -33,6 +35,8 @@ pub use disk::SmallDisk;
 pub use loop_disk::LoopDisk;
 pub use nats::{NatsServer, nats_server};
 pub use oidc::OidcProvider;
+#[cfg(feature = "service")]
+pub use openapi::assert_committed_openapi;
 pub use port::Port;
 pub use postgres::{PausedPostgres, Postgres, psql};
 pub use program::{copy_program, script};
@@ -93,21 +97,4 @@ pub async fn wait_for<T>(
         );
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-}
-
-/// Checks that the committed description of a service's API is what its code gives; with `UPDATE_OPENAPI` set, writes it.
-///
-/// # Panics
-/// If it is not, or cannot be written.
-pub fn assert_committed_openapi(service: &str, committed: &str, document: &impl serde::Serialize) {
-    let mut text = serde_json::to_string_pretty(document).unwrap();
-    text.push('\n');
-    if std::env::var_os("UPDATE_OPENAPI").is_some() {
-        std::fs::write(committed, &text).unwrap();
-    }
-    let found = std::fs::read_to_string(committed).unwrap_or_default();
-    assert!(
-        found == text,
-        "services/{service}/openapi.json is not what the code gives; look at what changed, then: UPDATE_OPENAPI=1 cargo test -p {service} --test it openapi"
-    );
 }

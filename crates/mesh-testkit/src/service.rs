@@ -1,11 +1,12 @@
 //! A service in the process of a test, and the test's own connection to the bus.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::http::{Request, StatusCode};
+use axum::{Extension, Router};
 use futures_util::StreamExt as _;
 use mesh_bus::{Bus, Config, StartPosition};
 use mesh_events::{Event, EventId, EventType};
@@ -68,6 +69,26 @@ impl TestService {
         body: Option<&Value>,
     ) -> (StatusCode, Value) {
         ask(&self.router, caller, method, path, body).await
+    }
+
+    /// Serves its API to a caller on a TCP port of this host. Returns the URL.
+    ///
+    /// # Panics
+    /// If no port is free.
+    pub async fn serve(&self, caller: Caller) -> String {
+        let routes = self.router.clone().layer(Extension(caller));
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await;
+        let listener = listener.expect("a port");
+        let address = listener.local_addr().expect("its address");
+        tokio::spawn(async move { axum::serve(listener, routes).await });
+        format!("http://{address}")
+    }
+
+    /// Paths of its routes.
+    pub fn routes(&self) -> BTreeSet<String> {
+        let debug_text = format!("{:?}", self.router);
+        let texts = debug_text.split('"').filter(|text| text.starts_with("/v1"));
+        texts.map(str::to_owned).collect()
     }
 
     /// Stops as after SIGTERM.

@@ -47,7 +47,7 @@ impl Outcome {
 }
 
 /// Figures over finished estimates. Shares are in percent; those of nothing are absent.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, utoipa::ToSchema)]
 pub struct Quality {
     /// Estimates.
     pub n: usize,

@@ -6,6 +6,7 @@
 mod budgets;
 mod focus;
 mod nodes;
+pub mod openapi;
 mod periods;
 pub(crate) mod response;
 
@@ -50,6 +51,7 @@ pub(crate) struct Api {
 
 pub(crate) fn router(api: Api) -> Router {
     Router::new()
+        .route("/v1/costs/openapi.json", get(openapi::serve))
         .route("/v1/costs/live", get(live))
         .route("/v1/costs", get(spent))
         .route("/v1/costs/me", get(personal))
@@ -68,34 +70,52 @@ pub(crate) fn router(api: Api) -> Router {
         .with_state(api)
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 struct LiveQuery {
+    /// Only this cluster.
     cluster: Option<String>,
+    /// Only jobs of this Unix user.
     user: Option<String>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 struct CostQuery {
+    /// Grouping of the rows. Default: `user`.
     by: Option<CostGroup>,
-    /// `2026-11`, `2026-Q4` or `2026`; with `attribution=slice` in the time zone.
+    /// `2026-11`, `2026-Q4` or `2026`; with `attribution=slice` in the time zone. Not with `since` or `until`.
     period: Option<String>,
+    /// Start: a time, a date, or an age such as `7d`.
     since: Option<String>,
+    /// End, as `since`. Default: now.
     until: Option<String>,
+    /// Only this cluster.
     cluster: Option<String>,
+    /// Only jobs of this Unix user.
     user: Option<String>,
+    /// How runs are assigned to the period. Default: `end`.
     #[serde(default)]
+    #[param(required = false)]
     attribution: Attribution,
+    /// Time zone of slices, such as `Europe/Berlin`. Default: UTC.
     timezone: Option<String>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 struct PersonalQuery {
+    /// Start: a time, a date, or an age such as `7d`. Default: the start of the month, UTC.
     since: Option<String>,
 }
 
+/// Lists running jobs and their costs so far.
+#[utoipa::path(get, operation_id = "listLiveCosts", path = "/v1/costs/live", tag = "costs", params(LiveQuery), responses(
+    (status = 200, description = "Running jobs", body = LiveCosts), (status = 400, response = openapi::BadRequest), (status = 401, response = openapi::Unauthorized), (status = 403, response = openapi::Forbidden), (status = 503, response = openapi::Unavailable),
+))]
 async fn live(
     caller: Caller,
     State(api): State<Api>,
@@ -122,6 +142,10 @@ async fn live(
     Ok((audited_read.extension(), Json(answer)))
 }
 
+/// Sums up the costs of a period.
+#[utoipa::path(get, operation_id = "getCostReport", path = "/v1/costs", tag = "costs", params(CostQuery), responses(
+    (status = 200, description = "Sums by the grouping", body = CostReport), (status = 400, response = openapi::BadRequest), (status = 401, response = openapi::Unauthorized), (status = 403, response = openapi::Forbidden), (status = 503, response = openapi::Unavailable),
+))]
 async fn spent(
     caller: Caller,
     State(api): State<Api>,
@@ -270,7 +294,10 @@ fn zone(text: Option<&str>, attribution: Attribution) -> Result<Tz, Problem> {
     }
 }
 
-/// What the caller's jobs cost since the start of the month (UTC), or since another time: those of all Unix users of the person.
+/// Returns what the caller's jobs cost since the start of the month (UTC), or since another time: those of all Unix users of the person.
+#[utoipa::path(get, operation_id = "getOwnCosts", path = "/v1/costs/me", tag = "costs", params(PersonalQuery), responses(
+    (status = 200, description = "Costs of the caller", body = PersonalCosts), (status = 400, response = openapi::BadRequest), (status = 401, response = openapi::Unauthorized), (status = 403, response = openapi::Forbidden), (status = 503, response = openapi::Unavailable),
+))]
 async fn personal(
     caller: Caller,
     State(api): State<Api>,

@@ -122,7 +122,7 @@ impl ScopeKey {
 }
 
 /// What is compared with the amount of a budget.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Counts {
     /// Final costs.

@@ -67,7 +67,7 @@ pub const COLUMNS: [&str; 49] = [
 const PLACES: usize = 12;
 
 /// When `BilledCost` is the effective cost. Otherwise it is 0, because nothing is invoiced yet.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum BilledCostPolicy {
     /// In closed periods.

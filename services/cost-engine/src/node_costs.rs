@@ -63,9 +63,11 @@ fn state_of(kind: EventType, node: &Node) -> NodeState {
 }
 
 /// A node and its cost in a period, as in the API.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, utoipa::ToSchema)]
 pub(crate) struct NodeCostRow {
+    /// Cluster of the node.
     pub cluster: String,
+    /// Name of the node.
     pub node: String,
     /// Node type in the price book. Empty if none covers the node.
     pub node_type: String,
@@ -73,13 +75,16 @@ pub(crate) struct NodeCostRow {
     pub instance_ids: Vec<String>,
     /// Cost of the seconds that it was charged.
     #[serde(serialize_with = "amount_text")]
+    #[schema(value_type = String)]
     pub cost_micros: Micros,
     /// Charged seconds.
     pub charged_seconds: u64,
     /// Amounts by category.
     #[serde(serialize_with = "amount_texts")]
+    #[schema(value_type = HashMap<String, String>)]
     pub category_micros: BTreeMap<&'static str, Micros>,
     /// Seconds by state; they add up to the period.
+    #[schema(value_type = HashMap<String, u64>)]
     pub state_seconds: BTreeMap<&'static str, u64>,
     /// Why there is no cost. Empty if there is one.
     pub problem: String,

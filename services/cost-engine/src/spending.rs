@@ -21,7 +21,7 @@ use crate::error::Error;
 use crate::price_book::PriceBook;
 
 /// Cost of a person's jobs since a time, in one currency.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, utoipa::ToSchema)]
 pub struct PersonalAmount {
     /// Currency. Empty for running jobs while there is no price book.
     pub currency: String,
@@ -62,7 +62,7 @@ pub(crate) struct UserSpending {
 }
 
 /// A Unix user of a cluster.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, utoipa::ToSchema)]
 pub struct UnixUser {
     /// Cluster. Empty if the user has no runs and no person there.
     pub cluster: String,
@@ -71,16 +71,18 @@ pub struct UnixUser {
 }
 
 /// Cost of a person's jobs: those of all their Unix users on all clusters.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, utoipa::ToSchema)]
 pub struct PersonSpending {
     /// `<issuer>#<subject>`, or `unix:<user>@<cluster>` of a Unix user whose person is not known.
     pub key: String,
     /// E-mail address or name. Absent if not known.
     #[serde(skip_serializing_if = "String::is_empty")]
+    #[schema(required = false)]
     pub name: String,
     /// False for a Unix user whose person is not known.
     pub linked: bool,
     /// The Unix users.
+    #[schema(value_type = Vec<UnixUser>)]
     pub users: BTreeSet<UnixUser>,
     /// Amounts, one for each currency.
     pub amounts: Vec<PersonalAmount>,

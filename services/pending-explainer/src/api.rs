@@ -3,10 +3,12 @@
 //! `GET /v1/queue/quality`: how often estimated starts were right, for everybody: sums that name nobody.
 
 mod listing;
+pub mod openapi;
 mod what_if;
 
 use std::sync::{Arc, OnceLock};
 
+use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use axum::routing::{get, post};
@@ -16,6 +18,7 @@ use mesh_events::from_timestamp;
 use mesh_events::proto::mesh::queue::v1::Explanation;
 use mesh_runtime::api::{AuditedRead, Caller, Problem};
 use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
 
 use crate::domain::progress;
 use crate::domain::start_estimate::{ClusterQuality, StartEstimate};
@@ -31,6 +34,7 @@ const MAX_ROWS: usize = 1_000;
 pub(crate) fn router(loaded: Loaded) -> Router {
     Router::new()
         .route("/v1/queue", get(list))
+        .route("/v1/queue/openapi.json", get(openapi::serve))
         .route("/v1/queue/quality", get(quality))
         .route("/v1/queue/{cluster}/{job}", get(one))
         .route("/v1/queue/{cluster}/listing", get(listing::list))
@@ -39,55 +43,83 @@ pub(crate) fn router(loaded: Loaded) -> Router {
         .with_state(loaded)
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
-struct Filter {
+struct QueueQuery {
     /// Only this user's jobs.
     user: Option<String>,
     /// Only this cluster's.
     cluster: Option<String>,
-    /// Most rows.
+    /// Number of rows, at most 1000. Default: 1000.
     limit: Option<usize>,
 }
 
-#[derive(Serialize)]
-struct List {
-    jobs: Vec<Row>,
+/// Pending jobs that the caller may see.
+#[derive(Serialize, ToSchema)]
+struct PendingJobList {
+    /// Those that were submitted first.
+    jobs: Vec<PendingJobRow>,
     /// How many there are, also those left out by `limit`.
     total: usize,
 }
 
-#[derive(Serialize)]
-struct Row {
+/// A pending job and the short form of its explanation.
+#[derive(Serialize, ToSchema)]
+struct PendingJobRow {
+    /// Cluster of the job.
     cluster: String,
+    /// Job id in Slurm's form.
     job: String,
+    /// Entity key of the run.
     run: String,
+    /// Unix user name of the owner.
     user: String,
+    /// Account.
     account: String,
+    /// Partition, or several separated by commas.
     partition: String,
+    /// Job name.
     name: String,
+    /// When it was submitted.
     submitted_at: Option<DateTime<Utc>>,
+    /// Class of the reason.
     reason_class: String,
+    /// Slurm's pending reason that was recognised.
     reason: String,
+    /// Who can resolve it: `wait` (nobody needs to act), `user`, `account coordinator` or `admin`.
     actor: String,
+    /// Explanation for the owner.
     summary: String,
+    /// Expected start. Absent if Slurm's scheduler has not planned the job.
     expected_start: Option<DateTime<Utc>>,
 }
 
-#[derive(Serialize)]
-struct Detail {
+/// A job and why it waits, or what became of it.
+#[derive(Serialize, ToSchema)]
+struct PendingJobDetail {
+    /// Cluster of the job.
     cluster: String,
+    /// Job id in Slurm's form.
     job: String,
+    /// Entity key of the run. Empty for a job that ran before the mesh did.
     run: String,
+    /// Unix user name of the owner.
     user: String,
+    /// Account.
     account: String,
+    /// Partition, or several separated by commas.
     partition: String,
+    /// Job name.
     name: String,
     /// False once it has left the queue. The explanation then says what became of it.
     waiting: bool,
+    /// When it left the queue.
     left_at: Option<DateTime<Utc>>,
     /// When it started, if it did.
     started_at: Option<DateTime<Utc>>,
+    /// `mesh.queue.v1.Explanation` in JSON.
+    #[schema(value_type = Object)]
     explanation: Explanation,
     /// When it may start. Absent if it cannot start by itself, or if too little is known.
     estimate: Option<StartEstimate>,
@@ -97,7 +129,16 @@ struct Detail {
     queue_as_of: Option<DateTime<Utc>>,
     /// When limits, nodes, reservations and running jobs were last read.
     evidence_as_of: Option<DateTime<Utc>>,
+    /// Published explanations, oldest first.
     timeline: Vec<TimelineEntry>,
+}
+
+/// The query string, or what is wrong with it.
+fn valid<T>(query: Result<Query<T>, QueryRejection>) -> Result<T, Problem> {
+    match query {
+        Ok(Query(query)) => Ok(query),
+        Err(error) => Err(Problem::bad_request(error.body_text())),
+    }
 }
 
 fn explainer(loaded: &Loaded) -> Result<&Explainer, Problem> {
@@ -109,11 +150,16 @@ fn explainer(loaded: &Loaded) -> Result<&Explainer, Problem> {
     })
 }
 
+/// Lists pending jobs that the caller may see, with short explanations.
+#[utoipa::path(get, operation_id = "listPendingJobs", path = "/v1/queue", tag = "queue", params(QueueQuery), responses(
+    (status = 200, description = "The jobs", body = PendingJobList), (status = 400, response = openapi::BadRequest), (status = 401, response = openapi::Unauthorized), (status = 503, response = openapi::Unavailable),
+))]
 async fn list(
     State(loaded): State<Loaded>,
     caller: Caller,
-    Query(filter): Query<Filter>,
-) -> Result<(Extension<AuditedRead>, Json<List>), Problem> {
+    query: Result<Query<QueueQuery>, QueryRejection>,
+) -> Result<(Extension<AuditedRead>, Json<PendingJobList>), Problem> {
+    let filter = valid(query)?;
     let explainer = explainer(&loaded)?;
     let now = Utc::now();
     let shards: Vec<_> = explainer
@@ -162,23 +208,29 @@ async fn list(
     for job in &jobs {
         audited_read.row(&job.user);
     }
-    Ok((audited_read.extension(), Json(List { jobs, total })))
+    Ok((audited_read.extension(), Json(PendingJobList { jobs, total })))
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
-struct WhichCluster {
+struct QualityQuery {
+    /// Name of the cluster.
     cluster: String,
 }
 
+/// Returns how often estimated starts were right. The figures name nobody.
+#[utoipa::path(get, operation_id = "getEstimateQuality", path = "/v1/queue/quality", tag = "queue", params(QualityQuery), responses(
+    (status = 200, description = "The figures", body = ClusterQuality), (status = 400, response = openapi::BadRequest), (status = 401, response = openapi::Unauthorized), (status = 404, response = openapi::NotFound), (status = 503, response = openapi::Unavailable),
+))]
 async fn quality(
     State(loaded): State<Loaded>,
     _caller: Caller,
-    Query(which): Query<WhichCluster>,
+    query: Result<Query<QualityQuery>, QueryRejection>,
 ) -> Result<Json<ClusterQuality>, Problem> {
-    let snapshot = explainer(&loaded)?.snapshot(&which.cluster);
+    let QualityQuery { cluster } = valid(query)?;
+    let snapshot = explainer(&loaded)?.snapshot(&cluster);
     let quality = snapshot.quality.ok_or_else(|| {
-        let cluster = &which.cluster;
         Problem::not_found(format!(
             "no start has been estimated on cluster {cluster} yet"
         ))
@@ -190,8 +242,8 @@ fn may_see(caller: &Caller, cluster: &str, run: &PendingRun) -> bool {
     caller.may_see(cluster, &run.owner.user, &run.owner.account)
 }
 
-fn row(cluster: &str, run: &PendingRun, explanation: Explanation) -> Row {
-    Row {
+fn row(cluster: &str, run: &PendingRun, explanation: Explanation) -> PendingJobRow {
+    PendingJobRow {
         cluster: cluster.to_owned(),
         job: run.job.display_id.clone(),
         run: run.job.run.clone(),
@@ -208,11 +260,15 @@ fn row(cluster: &str, run: &PendingRun, explanation: Explanation) -> Row {
     }
 }
 
+/// Explains why a job waits, or what became of it.
+#[utoipa::path(get, operation_id = "getPendingJob", path = "/v1/queue/{cluster}/{job}", tag = "queue", params(openapi::JobPath), responses(
+    (status = 200, description = "The job", body = PendingJobDetail), (status = 401, response = openapi::Unauthorized), (status = 404, response = openapi::NotFound), (status = 503, response = openapi::Unavailable),
+))]
 async fn one(
     State(loaded): State<Loaded>,
     caller: Caller,
     Path((cluster, job)): Path<(String, String)>,
-) -> Result<(Extension<AuditedRead>, Json<Detail>), Problem> {
+) -> Result<(Extension<AuditedRead>, Json<PendingJobDetail>), Problem> {
     let explainer = explainer(&loaded)?;
     let snapshot = explainer.snapshot(&cluster);
     let view = snapshot.view();
@@ -225,7 +281,7 @@ async fn one(
             let position = run.position(view, now);
             let explanation = run.explain(view, now);
             let estimate = view.estimate(&run.job.run, &explanation);
-            Detail {
+            PendingJobDetail {
                 job: run.job.display_id.clone(),
                 run: run.job.run.clone(),
                 user: run.owner.user.clone(),
@@ -266,7 +322,7 @@ async fn one(
                 ))
             })?;
             audited_read.row(&row.user);
-            Detail {
+            PendingJobDetail {
                 job: row.display_id.clone(),
                 run: String::new(),
                 user: row.user.clone(),

@@ -16,7 +16,9 @@ use crate::error::Error;
 use crate::usage::RunHistory;
 
 /// Grouping of a cost report.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize, serde::Serialize, utoipa::ToSchema,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum CostGroup {
     /// Person: all Unix users of an OIDC identity, on all clusters.

@@ -13,15 +13,16 @@ use mesh_events::proto::mesh::audit::v1::BudgetChanged;
 use mesh_events::proto::mesh::audit::v1::audit_entry::Act;
 use mesh_runtime::api::{AuditedRead, Caller, Problem};
 use serde::Serialize;
+use utoipa::ToSchema;
 
-use super::Api;
+use super::{Api, openapi};
 use crate::adapters::AUDIT_ENTRIES;
 use crate::budgets::evaluator::Evaluation;
 use crate::budgets::status::BudgetStatus;
 use crate::budgets::{Budget, Clusters, files};
 
 /// Budgets that the caller may see.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, ToSchema)]
 pub(crate) struct BudgetList {
     /// Time of the evaluation. Absent before the first one, and without budgets.
     as_of: Option<DateTime<Utc>>,
@@ -30,13 +31,18 @@ pub(crate) struct BudgetList {
 }
 
 /// A budget with the time of its evaluation.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, ToSchema)]
 pub(crate) struct BudgetDetail {
+    /// Time of the evaluation.
     as_of: Option<DateTime<Utc>>,
     #[serde(flatten)]
     budget: BudgetStatus,
 }
 
+/// Lists the budgets that the caller may see, by the last evaluation.
+#[utoipa::path(get, operation_id = "listBudgets", path = "/v1/budgets", tag = "budgets", responses(
+    (status = 200, description = "The budgets", body = BudgetList), (status = 401, response = openapi::Unauthorized), (status = 503, response = openapi::Unavailable),
+))]
 pub(super) async fn list(
     caller: Caller,
     State(api): State<Api>,
@@ -57,6 +63,10 @@ pub(super) async fn list(
     )
 }
 
+/// Returns a budget.
+#[utoipa::path(get, operation_id = "getBudget", path = "/v1/budgets/{name}", tag = "budgets", params(("name" = String, Path, description = "Name of the budget")), responses(
+    (status = 200, description = "The budget", body = BudgetDetail), (status = 401, response = openapi::Unauthorized), (status = 404, response = openapi::NotFound), (status = 503, response = openapi::Unavailable),
+))]
 pub(super) async fn show(
     caller: Caller,
     State(api): State<Api>,
@@ -82,15 +92,51 @@ pub(super) async fn show(
 }
 
 /// A stored budget.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, ToSchema)]
 pub(crate) struct StoredBudget {
+    /// Name of the budget.
     name: String,
 }
 
 /// Most budgets of the API, because each is evaluated every minute.
 const MAX_API_BUDGETS: usize = 1000;
 
-/// Makes or changes a budget. The body has the keys of a budget in a file. It takes effect with the next reload.
+/// A budget, with the keys of a budget in a file.
+#[derive(ToSchema)]
+#[allow(dead_code, reason = "it describes what the API takes")]
+pub(super) struct NewBudget {
+    /// Name, which identifies it.
+    name: String,
+    /// What it covers: names, or lists of them, by `identity`, `user`, `account`, `partition`, `qos`, `tag` or `cluster`. `subtree = true`
+    /// includes the accounts below.
+    #[schema(value_type = Object)]
+    scope: serde_json::Value,
+    /// `month`, `quarter`, `year`, or a rolling period such as `rolling 30d`. Not with `from` and `to`. Default: `month`.
+    period: Option<String>,
+    /// Start of a fixed period.
+    from: Option<String>,
+    /// End of a fixed period.
+    to: Option<String>,
+    /// Time zone of the periods, such as `Europe/Berlin`. Default: UTC.
+    timezone: Option<String>,
+    /// Amount per period, above 0, such as `3000.00`.
+    amount: String,
+    /// Currency. Default: that of the price book, which is the only one allowed.
+    currency: Option<String>,
+    /// What is compared with the amount: `settled`, `in_flight` or `committed`. Default: `in_flight`.
+    counts: Option<String>,
+    /// Thresholds in percent, ascending.
+    thresholds: Option<Vec<u32>>,
+    /// Threshold of the forecast in percent. 0 is off.
+    forecast: Option<u32>,
+    /// Who is notified besides administrators: `owner`, `coordinators`.
+    notify: Option<Vec<String>>,
+}
+
+/// Makes or changes a budget. It takes effect with the next reload.
+#[utoipa::path(post, operation_id = "setBudget", path = "/v1/budgets", tag = "budgets", request_body = NewBudget, responses(
+    (status = 200, description = "The name of the budget", body = StoredBudget), (status = 400, response = openapi::BadRequest), (status = 401, response = openapi::Unauthorized), (status = 403, response = openapi::Forbidden), (status = 409, response = openapi::Conflict), (status = 503, response = openapi::Unavailable),
+))]
 pub(super) async fn set(
     caller: Caller,
     State(api): State<Api>,
@@ -142,6 +188,9 @@ pub(super) async fn set(
 }
 
 /// Deletes a budget of the API.
+#[utoipa::path(delete, operation_id = "deleteBudget", path = "/v1/budgets/{name}", tag = "budgets", params(("name" = String, Path, description = "Name of the budget")), responses(
+    (status = 200, description = "The name of the budget", body = StoredBudget), (status = 401, response = openapi::Unauthorized), (status = 403, response = openapi::Forbidden), (status = 404, response = openapi::NotFound), (status = 409, response = openapi::Conflict), (status = 503, response = openapi::Unavailable),
+))]
 pub(super) async fn delete(
     caller: Caller,
     State(api): State<Api>,

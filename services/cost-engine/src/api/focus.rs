@@ -16,7 +16,7 @@ use mesh_runtime::harmless_cell;
 use serde::Deserialize;
 use tokio::task::spawn_blocking;
 
-use super::{Api, MAX_MONTHS, bounds_of, time};
+use super::{Api, MAX_MONTHS, bounds_of, openapi, time};
 use crate::adapters::{Filter, FinalizedRun, FinalizedRuns, People, Store};
 use crate::costing;
 use crate::domain::calendar_period::{self, Period};
@@ -24,19 +24,32 @@ use crate::error::Error;
 use crate::focus::{self, BilledCostPolicy, COLUMNS, RowContext};
 use crate::price_book::PriceBook;
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(super) struct FocusQuery {
+    /// `2026-11`, `2026-Q4` or `2026`. Not with `since` or `until`.
     period: Option<String>,
+    /// Start: a time, a date, or an age such as `7d`. Default: the start of the month, UTC.
     since: Option<String>,
+    /// End, as `since`. Default: now.
     until: Option<String>,
+    /// Only this cluster.
     cluster: Option<String>,
+    /// When `BilledCost` is the effective cost. Default: `closed`.
     #[serde(default)]
+    #[param(required = false)]
     billed: BilledCostPolicy,
+    /// Name of the site, as who bills. Default: `slurm-mesh`.
     site: Option<String>,
 }
 
+/// Exports ended runs as rows of FOCUS 1.2.
+///
 /// If the export cannot be completed, the connection is aborted.
+#[utoipa::path(get, operation_id = "exportFocus", path = "/v1/costs/focus", tag = "costs", params(FocusQuery), responses(
+    (status = 200, description = "The rows, with a header", body = String, content_type = "text/csv"), (status = 400, response = openapi::BadRequest), (status = 401, response = openapi::Unauthorized), (status = 503, response = openapi::Unavailable),
+))]
 pub(super) async fn export(
     caller: Caller,
     State(api): State<Api>,

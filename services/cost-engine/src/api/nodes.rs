@@ -8,22 +8,27 @@ use axum::{Extension, Json};
 use chrono::{DateTime, Utc};
 use mesh_runtime::api::{AuditedRead, Caller, Problem};
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use super::response::{amount_text, amount_texts};
-use super::{Api, time};
+use super::{Api, openapi, time};
 use crate::domain::Micros;
 use crate::node_costs::{self, NodeCostRow};
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(super) struct NodeQuery {
+    /// Start: a time, a date, or an age such as `7d`. Default: the start of the month, UTC.
     since: Option<String>,
+    /// End, as `since`. Default: now.
     until: Option<String>,
+    /// Only this cluster.
     cluster: Option<String>,
 }
 
 /// Nodes and their costs in a period. The categories of each node add up to its cost.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, ToSchema)]
 pub(crate) struct NodeCosts {
     /// Start of the period.
     since: DateTime<Utc>,
@@ -37,9 +42,11 @@ pub(crate) struct NodeCosts {
     unpriced_runs: u64,
     /// Sum over the nodes.
     #[serde(serialize_with = "amount_text")]
+    #[schema(value_type = String)]
     cost_micros: Micros,
     /// Sums of the categories over the nodes.
     #[serde(serialize_with = "amount_texts")]
+    #[schema(value_type = HashMap<String, String>)]
     category_micros: BTreeMap<&'static str, Micros>,
     /// The nodes.
     nodes: Vec<NodeCostRow>,
@@ -48,6 +55,10 @@ pub(crate) struct NodeCosts {
 /// Most days of a period.
 const MAX_DAYS: i64 = 400;
 
+/// Lists the costs of nodes in a period, by category.
+#[utoipa::path(get, operation_id = "listNodeCosts", path = "/v1/costs/nodes", tag = "costs", params(NodeQuery), responses(
+    (status = 200, description = "Costs of the nodes", body = NodeCosts), (status = 400, response = openapi::BadRequest), (status = 401, response = openapi::Unauthorized), (status = 403, response = openapi::Forbidden), (status = 503, response = openapi::Unavailable),
+))]
 pub(super) async fn list(
     caller: Caller,
     State(api): State<Api>,

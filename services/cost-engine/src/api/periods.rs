@@ -16,12 +16,13 @@ use mesh_events::proto::mesh::job::v1::Job;
 use mesh_runtime::api::{AuditedRead, Caller, Problem};
 use serde::Serialize;
 use sha2::{Digest as _, Sha256};
+use utoipa::ToSchema;
 
 use crate::recorded_report;
 
 use self::corrections::{Correction, StoredReport, corrections};
 use super::response::{self, CostReportRow, Slices};
-use super::{Api, named_period};
+use super::{Api, named_period, openapi};
 use crate::adapters::{AUDIT_ENTRIES, ClosedPeriod, CostGroup, Filter, People, SliceCosts};
 use crate::domain::calendar_period::{self, Period};
 use crate::error::Error;
@@ -30,25 +31,31 @@ use crate::error::Error;
 const BY: CostGroup = CostGroup::Account;
 
 /// A closed period.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, ToSchema)]
 pub(crate) struct ClosedPeriodRow {
+    /// Name of the period.
     period: String,
     /// SHA-256 of the bytes of `report`.
     sha256: String,
     /// Number of rows of the report.
     rows: i64,
+    /// When it was closed.
     closed_at: DateTime<Utc>,
+    /// Who closed it.
     closed_by: String,
     /// True if costs are missing since the database was recovered: reports of later periods do not correct this one.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
+    #[schema(required = false)]
     incomplete: bool,
     /// The report, as text, so that its bytes stay the same. Only of a single period.
     #[serde(skip_serializing_if = "Option::is_none")]
     report: Option<String>,
 }
 
-#[derive(Clone, Debug, Serialize)]
+/// The closed periods.
+#[derive(Clone, Debug, Serialize, ToSchema)]
 pub(crate) struct ClosedPeriods {
+    /// By their names, without reports.
     periods: Vec<ClosedPeriodRow>,
 }
 
@@ -69,6 +76,10 @@ struct PeriodReport {
     not_corrected: Vec<String>,
 }
 
+/// Lists the closed periods.
+#[utoipa::path(get, operation_id = "listClosedPeriods", path = "/v1/costs/periods", tag = "periods", responses(
+    (status = 200, description = "Closed periods", body = ClosedPeriods), (status = 401, response = openapi::Unauthorized), (status = 403, response = openapi::Forbidden), (status = 503, response = openapi::Unavailable),
+))]
 pub(super) async fn list(
     caller: Caller,
     State(api): State<Api>,
@@ -84,6 +95,10 @@ pub(super) async fn list(
     Ok((nothing, Json(ClosedPeriods { periods })))
 }
 
+/// Returns a closed period and its report.
+#[utoipa::path(get, operation_id = "getClosedPeriod", path = "/v1/costs/periods/{period}", tag = "periods", params(("period" = String, Path, description = "Name of the period: `2026-11`, `2026-Q4` or `2026`")), responses(
+    (status = 200, description = "The period", body = ClosedPeriodRow), (status = 401, response = openapi::Unauthorized), (status = 403, response = openapi::Forbidden), (status = 404, response = openapi::NotFound), (status = 503, response = openapi::Unavailable),
+))]
 pub(super) async fn show(
     caller: Caller,
     State(api): State<Api>,
@@ -101,7 +116,10 @@ pub(super) async fn show(
     Ok((audited_read.extension(), Json(row(closed, Some(report)))))
 }
 
-/// Closing a closed period changes nothing.
+/// Closes a period that has ended. Closing a closed period changes nothing.
+#[utoipa::path(post, operation_id = "closePeriod", path = "/v1/costs/periods/{period}", tag = "periods", params(("period" = String, Path, description = "Name of the period: `2026-11`, `2026-Q4` or `2026`")), responses(
+    (status = 200, description = "The closed period", body = ClosedPeriodRow), (status = 400, response = openapi::BadRequest), (status = 401, response = openapi::Unauthorized), (status = 403, response = openapi::Forbidden), (status = 409, response = openapi::Conflict), (status = 503, response = openapi::Unavailable),
+))]
 pub(super) async fn close(
     caller: Caller,
     State(api): State<Api>,

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use chrono::{DateTime, Utc};
 use serde::{Serialize, Serializer};
+use utoipa::ToSchema;
 
 use crate::adapters::CostGroup;
 use crate::domain::{Micros, RunsCost};
@@ -17,7 +18,7 @@ pub(super) use report::spent;
 pub(crate) use report::{Slices, sliced};
 
 /// Running jobs and their costs.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct LiveCosts {
     /// Name and version of the price book; absent without one.
     pub price_book: Option<String>,
@@ -36,7 +37,7 @@ pub struct LiveCosts {
 }
 
 /// A running job.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct LiveJob {
     /// Cluster of the job.
     pub cluster: String,
@@ -60,19 +61,22 @@ pub struct LiveJob {
     pub suspended: bool,
     /// Cost per hour at its start; absent without a price.
     #[serde(serialize_with = "optional_text")]
+    #[schema(value_type = Option<String>)]
     pub burn_rate_micros: Option<Micros>,
     /// Cost so far; absent without a price.
     #[serde(serialize_with = "optional_text")]
+    #[schema(value_type = Option<String>)]
     pub accrued_micros: Option<Micros>,
     /// Estimated cost at the time limit; absent without a price or a limit.
     #[serde(serialize_with = "optional_text")]
+    #[schema(value_type = Option<String>)]
     pub estimated_micros: Option<Micros>,
     /// Why there is no price. Empty if there is one.
     pub problem: String,
 }
 
 /// How a run is assigned to a period.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Attribution {
     /// With its whole cost, by its end.
@@ -83,7 +87,7 @@ pub enum Attribution {
 }
 
 /// Costs in a period.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct CostReport {
     /// Grouping of the rows.
     pub by: CostGroup,
@@ -96,7 +100,7 @@ pub struct CostReport {
 }
 
 /// Sum for one cluster, key and currency.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, ToSchema)]
 pub struct CostReportRow {
     /// Cluster. Empty in a report by identity, which sums over clusters.
     pub cluster: String,
@@ -105,6 +109,7 @@ pub struct CostReportRow {
     pub key: String,
     /// In a report by identity: e-mail address or name of the person. Absent if not known.
     #[serde(skip_serializing_if = "String::is_empty")]
+    #[schema(required = false)]
     pub name: String,
     /// Currency. Empty for open runs while there is no price book.
     pub currency: String,
@@ -121,6 +126,7 @@ pub struct CostReportRow {
     /// Part of the two amounts above that adjustments added after the final costs. Negative if they lowered them. By slice, without runs
     /// that a bound of the slice cuts.
     #[serde(serialize_with = "amount_text")]
+    #[schema(value_type = String)]
     pub adjustments_micros: Micros,
     /// Cost so far of runs that have not ended.
     pub open_micros: RunsCost,
@@ -130,6 +136,7 @@ pub struct CostReportRow {
     pub charged_seconds: u64,
     /// Part of `completed_micros` for resources that were held and not used, of runs whose use is known. Absent if there is none.
     #[serde(serialize_with = "amount_text", skip_serializing_if = "is_nothing")]
+    #[schema(value_type = Option<String>)]
     pub unused_micros: Micros,
     /// Parts of `not_completed_micros`, by what ended the runs: `cancelled`, `failed`, `node_fail`, `oom`, `preempted`, `requeued`,
     /// `timeout`. Absent if there is none.
@@ -137,11 +144,12 @@ pub struct CostReportRow {
         serialize_with = "amount_texts",
         skip_serializing_if = "BTreeMap::is_empty"
     )]
+    #[schema(value_type = Option<HashMap<String, String>>)]
     pub lost_micros: BTreeMap<&'static str, Micros>,
 }
 
 /// What a person's own jobs cost since a time. A run counts with the part of its cost since then.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, ToSchema)]
 pub struct PersonalCosts {
     /// Names of the person's Unix users, on all clusters.
     pub users: Vec<String>,

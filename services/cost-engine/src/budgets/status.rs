@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use chrono::{DateTime, Utc};
 use serde::Serialize;
+use utoipa::ToSchema;
 
 use super::crossing::percent;
 use super::usage::Amounts;
@@ -12,7 +13,7 @@ use crate::domain::calendar_period::Period;
 use crate::domain::{Micros, RunsCost};
 
 /// A budget and its use in the present period.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub struct BudgetStatus {
     /// Name.
     pub name: String,
@@ -30,6 +31,7 @@ pub struct BudgetStatus {
     pub currency: String,
     /// Amount per period.
     #[serde(serialize_with = "text")]
+    #[schema(value_type = String)]
     pub amount_micros: Micros,
     /// What counts as used.
     pub counts: Counts,
@@ -91,13 +93,15 @@ impl BudgetStatus {
 }
 
 /// What a budget covers, as in a file.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
 pub struct ScopeStatus {
     /// Names by key.
     #[serde(flatten)]
+    #[schema(value_type = HashMap<String, Vec<String>>)]
     pub names: BTreeMap<&'static str, BTreeSet<String>>,
     /// True if the accounts below those of `account` count, too.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
+    #[schema(required = false)]
     pub subtree: bool,
 }
 
@@ -114,13 +118,15 @@ impl ScopeStatus {
 }
 
 /// Forecast of a budget.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub struct ForecastStatus {
     /// Use at the end of the period, exceeded with a probability of one half.
     #[serde(serialize_with = "text")]
+    #[schema(value_type = String)]
     pub p50_micros: Micros,
     /// Use at the end of the period, exceeded with a probability of one tenth.
     #[serde(serialize_with = "text")]
+    #[schema(value_type = String)]
     pub p90_micros: Micros,
     /// Day on which the amount is used up with a probability of one half. Absent if it lasts.
     pub exhausted_p50: Option<DateTime<Utc>>,

@@ -5,6 +5,10 @@ use std::ops::{Add, AddAssign};
 
 use serde::{Serialize, Serializer};
 
+use utoipa::openapi::schema::{ObjectBuilder, Type};
+use utoipa::openapi::{RefOr, Schema};
+use utoipa::{PartialSchema, ToSchema};
+
 use super::Micros;
 
 /// Cost of some runs. In JSON the amount in millionths as a text, or null if there are runs and none of them has a price: such a cost is
@@ -72,6 +76,17 @@ impl Serialize for RunsCost {
         }
     }
 }
+
+impl PartialSchema for RunsCost {
+    fn schema() -> RefOr<Schema> {
+        let text_or_null = ObjectBuilder::new()
+            .schema_type(vec![Type::String, Type::Null])
+            .description(Some("Cost of some runs in millionths of the currency. Null if there are runs and none of them has a price"));
+        RefOr::T(text_or_null.into())
+    }
+}
+
+impl ToSchema for RunsCost {}
 
 #[cfg(test)]
 mod tests {

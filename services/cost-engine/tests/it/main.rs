@@ -13,6 +13,7 @@ mod crash;
 mod damaged;
 mod late;
 mod nodes;
+mod openapi;
 mod periods;
 mod price_book;
 mod shared;

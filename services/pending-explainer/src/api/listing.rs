@@ -1,22 +1,26 @@
 //! `GET /v1/queue/{cluster}/listing`: the jobs of the caller as squeue prints them, for answers in its place.
 
+use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
 use axum::{Extension, Json};
 use chrono::{DateTime, Utc};
 use mesh_runtime::api::{AuditedRead, Caller, Problem};
 use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
 
-use super::{Loaded, explainer};
+use super::{Loaded, explainer, openapi, valid};
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Filter {
+pub(super) struct SqueueQuery {
     /// Only jobs of these users, separated by commas.
     user: Option<String>,
 }
 
-#[derive(Serialize)]
-pub(super) struct Listed {
+/// Jobs as squeue prints them.
+#[derive(Serialize, ToSchema)]
+pub(super) struct SqueueListing {
     /// When squeue was asked.
     taken_at: DateTime<Utc>,
     /// Age of the list in seconds.
@@ -33,12 +37,17 @@ pub(super) struct Listed {
     jobs: Vec<Vec<String>>,
 }
 
+/// Lists the jobs of a cluster that the caller may see, as squeue prints them.
+#[utoipa::path(get, operation_id = "listSqueueRows", path = "/v1/queue/{cluster}/listing", tag = "queue", params(openapi::ClusterPath, SqueueQuery), responses(
+    (status = 200, description = "The jobs", body = SqueueListing), (status = 400, response = openapi::BadRequest), (status = 401, response = openapi::Unauthorized), (status = 404, response = openapi::NotFound), (status = 503, response = openapi::Unavailable),
+))]
 pub(super) async fn list(
     State(loaded): State<Loaded>,
     caller: Caller,
     Path(cluster): Path<String>,
-    Query(filter): Query<Filter>,
-) -> Result<(Extension<AuditedRead>, Json<Listed>), Problem> {
+    query: Result<Query<SqueueQuery>, QueryRejection>,
+) -> Result<(Extension<AuditedRead>, Json<SqueueListing>), Problem> {
+    let filter = valid(query)?;
     let listing = explainer(&loaded)?.snapshot(&cluster).listing;
     let listing = listing.ok_or_else(|| {
         Problem::not_found(format!(
@@ -59,7 +68,7 @@ pub(super) async fn list(
         }
         is_shown
     });
-    let listed = Listed {
+    let listing = SqueueListing {
         jobs: jobs.cloned().collect(),
         taken_at: listing.taken_at,
         age_seconds: (Utc::now() - listing.taken_at).num_seconds(),
@@ -68,5 +77,5 @@ pub(super) async fn list(
         letters: listing.letters.clone(),
         titles: listing.titles.clone(),
     };
-    Ok((audited_read.extension(), Json(listed)))
+    Ok((audited_read.extension(), Json(listing)))
 }

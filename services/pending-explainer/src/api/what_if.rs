@@ -13,24 +13,27 @@ use mesh_runtime::api::{AuditedRead, Caller, Problem};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use slurm_types::{ReasonClass, Tres};
+use utoipa::ToSchema;
 
-use super::{Loaded, explainer, find};
+use super::{Loaded, explainer, find, openapi};
 use crate::domain::explain::PendingJob;
 use crate::domain::what_if::{
     MAX_CHANGES, RequestChange, WhatIfEstimate, WhatIfRequest, whole_nodes,
 };
 use crate::handlers::Explainer;
 
-#[derive(Debug, Deserialize)]
+/// A question about a pending job.
+#[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Variants {
+pub(super) struct ChangedJobRequest {
     /// What would be different in each.
     variants: Vec<RequestChange>,
 }
 
-#[derive(Debug, Deserialize)]
+/// A question about a job that is not submitted yet.
+#[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub(super) struct NewJob {
+pub(super) struct NewJobRequest {
     /// What it would ask for. Partition and time limit must be given.
     request: RequestChange,
     /// What would be different in each variant.
@@ -38,8 +41,10 @@ pub(super) struct NewJob {
     variants: Vec<RequestChange>,
 }
 
-#[derive(Serialize)]
-pub(super) struct WhatIf {
+/// When a job may start with the request as it is, and with each variant.
+#[derive(Serialize, ToSchema)]
+pub(super) struct WhatIfAnswer {
+    /// Name of the cluster.
     cluster: String,
     /// Empty for a job that is not submitted yet.
     job: String,
@@ -53,13 +58,17 @@ pub(super) struct WhatIf {
     note: &'static str,
 }
 
+/// Estimates when a pending job would start if its request were different.
+#[utoipa::path(post, operation_id = "estimateChangedJob", path = "/v1/queue/{cluster}/{job}/what-if", tag = "what-if", params(openapi::JobPath), request_body = ChangedJobRequest, responses(
+    (status = 200, description = "The estimates", body = WhatIfAnswer), (status = 400, response = openapi::BadRequest), (status = 401, response = openapi::Unauthorized), (status = 404, response = openapi::NotFound), (status = 409, response = openapi::Conflict), (status = 413, response = openapi::TooLarge), (status = 503, response = openapi::Unavailable),
+))]
 pub(super) async fn of_job(
     State(loaded): State<Loaded>,
     caller: Caller,
     Path((cluster, job)): Path<(String, String)>,
     body: Bytes,
-) -> Result<(Extension<AuditedRead>, Json<WhatIf>), Problem> {
-    let asked: Variants = decoded(&body)?;
+) -> Result<(Extension<AuditedRead>, Json<WhatIfAnswer>), Problem> {
+    let asked: ChangedJobRequest = decoded(&body)?;
     if asked.variants.is_empty() {
         return Err(Problem::bad_request("variants: at least one is needed"));
     }
@@ -88,7 +97,7 @@ pub(super) async fn of_job(
     {
         return Err(Problem::new(StatusCode::CONFLICT, explanation.summary));
     }
-    let subject = Subject {
+    let subject = WhatIfJob {
         job: run.job,
         user: run.owner.user,
         account: run.owner.account,
@@ -99,13 +108,17 @@ pub(super) async fn of_job(
     Ok((audited_read.extension(), Json(answer)))
 }
 
+/// Estimates when a job would start that is not submitted yet.
+#[utoipa::path(post, operation_id = "estimateNewJob", path = "/v1/queue/{cluster}/what-if", tag = "what-if", params(openapi::ClusterPath), request_body = NewJobRequest, responses(
+    (status = 200, description = "The estimates", body = WhatIfAnswer), (status = 400, response = openapi::BadRequest), (status = 401, response = openapi::Unauthorized), (status = 413, response = openapi::TooLarge), (status = 503, response = openapi::Unavailable),
+))]
 pub(super) async fn of_new_job(
     State(loaded): State<Loaded>,
     caller: Caller,
     Path(cluster): Path<String>,
     body: Bytes,
-) -> Result<(Extension<AuditedRead>, Json<WhatIf>), Problem> {
-    let asked: NewJob = decoded(&body)?;
+) -> Result<(Extension<AuditedRead>, Json<WhatIfAnswer>), Problem> {
+    let asked: NewJobRequest = decoded(&body)?;
     let explainer = explainer(&loaded)?;
     let snapshot = explainer.snapshot(&cluster);
     let request = &asked.request;
@@ -134,7 +147,7 @@ pub(super) async fn of_new_job(
         node_count: nodes,
         ..Job::default()
     };
-    let subject = Subject {
+    let subject = WhatIfJob {
         job: request.apply(&empty),
         account: request.account.clone().unwrap_or_default(),
         user,
@@ -149,7 +162,8 @@ fn decoded<T: DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {
     serde_json::from_slice(body).map_err(|error| Problem::bad_request(error.to_string()))
 }
 
-struct Subject {
+/// The job of a question.
+struct WhatIfJob {
     job: Job,
     user: String,
     account: String,
@@ -159,10 +173,10 @@ struct Subject {
 async fn answer(
     explainer: &Explainer,
     cluster: String,
-    subject: Subject,
+    subject: WhatIfJob,
     changes: Vec<RequestChange>,
     note: &'static str,
-) -> Result<WhatIf, Problem> {
+) -> Result<WhatIfAnswer, Problem> {
     if changes.len() > MAX_CHANGES {
         let text = format!("variants: at most {MAX_CHANGES} at a time");
         return Err(Problem::bad_request(text));
@@ -191,7 +205,7 @@ async fn answer(
         };
         let answers = question.answer(&changes);
         drop(permit);
-        WhatIf {
+        WhatIfAnswer {
             cluster,
             request: as_asked(&subject),
             job: subject.job.display_id,
@@ -204,7 +218,7 @@ async fn answer(
 }
 
 /// What the job asks for.
-fn as_asked(subject: &Subject) -> RequestChange {
+fn as_asked(subject: &WhatIfJob) -> RequestChange {
     let job = &subject.job;
     let tres = Tres::parse_lossy(&job.req_tres).0;
     let text = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());

@@ -94,7 +94,7 @@ struct RunningRun {
 }
 
 /// When a job may start.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, utoipa::ToSchema)]
 pub struct StartEstimate {
     /// One of ten such jobs starts earlier. Absent as `start_p50`.
     pub start_p10: Option<DateTime<Utc>>,
@@ -129,7 +129,7 @@ impl StartEstimate {
 }
 
 /// How often estimates of this class were right.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, utoipa::ToSchema)]
 pub struct Calibration {
     /// Class of the remaining wait.
     pub class: &'static str,
@@ -140,7 +140,7 @@ pub struct Calibration {
 }
 
 /// Figures of a partition and class.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, utoipa::ToSchema)]
 pub struct QualityRow {
     /// Partition. Empty for all.
     pub partition: String,
@@ -152,7 +152,7 @@ pub struct QualityRow {
 }
 
 /// How often the estimates of a cluster were right.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, utoipa::ToSchema)]
 pub struct ClusterQuality {
     /// Jobs that waited and have started.
     pub starts: u64,

@@ -78,7 +78,7 @@ pub struct PendingRun {
 }
 
 /// One explanation of a run's timeline.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct TimelineEntry {
     /// Id of the published event.
     pub id: String,

@@ -24,7 +24,7 @@ use super::start_estimate::{Basis, StartEstimate, UNLIMITED, size};
 pub const MAX_CHANGES: usize = 8;
 
 /// What is different in a request. Absent: as it is.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct RequestChange {
     /// Time limit in minutes.
@@ -54,7 +54,7 @@ pub struct RequestChange {
 }
 
 /// When a job may start with a request.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, utoipa::ToSchema)]
 pub struct VariantEstimate {
     /// What is different.
     pub change: RequestChange,
@@ -87,7 +87,7 @@ pub struct WhatIfRequest<'a> {
 }
 
 /// The present request, and its variants.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, utoipa::ToSchema)]
 pub struct WhatIfEstimate {
     /// Estimate of the job as it is. Absent if it cannot start, or if too little is known.
     pub estimate: Option<StartEstimate>,

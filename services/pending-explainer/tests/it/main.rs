@@ -9,5 +9,6 @@ mod api;
 mod estimates;
 mod explains;
 mod harness;
+mod openapi;
 mod restarts;
 mod what_if;

@@ -70,14 +70,14 @@ impl fmt::Display for UserIdentity {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct File {
+struct IdentityFile {
     #[serde(default)]
-    users: BTreeMap<String, Entry>,
+    users: BTreeMap<String, IdentityEntry>,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Entry {
+struct IdentityEntry {
     issuer: String,
     subject: String,
     #[serde(default)]
@@ -87,8 +87,8 @@ struct Entry {
 }
 
 fn parse(text: &str) -> Result<BTreeMap<String, UserIdentity>, toml::de::Error> {
-    let file: File = toml::from_str(text)?;
-    let person = |entry: Entry| UserIdentity {
+    let file: IdentityFile = toml::from_str(text)?;
+    let person = |entry: IdentityEntry| UserIdentity {
         issuer: entry.issuer,
         subject: entry.subject,
         email: entry.email,

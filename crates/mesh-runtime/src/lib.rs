@@ -46,7 +46,7 @@ pub use process::{
 pub use spreadsheet::harmless_cell;
 pub use time_bound::{ParseTimeError, TimeBound};
 pub use unix_process::memory::return_freed as return_freed_memory;
-pub use user_names::{Unanswered, UserNames};
+pub use user_names::{LookupTimeout, UserNames};
 pub use watched_files::{ReloadTimer, WatchedFiles};
 
 /// Any error, as services hand it to their process.

@@ -19,7 +19,7 @@ use tracing_subscriber::{EnvFilter, Layer as _, Registry, fmt, reload};
 
 use crate::config::LogFormat;
 use crate::telemetry::meter::MeterRecorder;
-use crate::telemetry::otlp::Providers;
+use crate::telemetry::otlp::OtlpProviders;
 use crate::{BoxError, MeshConfig, TelemetryConfig};
 
 /// Buckets of duration histograms, in seconds.
@@ -38,7 +38,7 @@ const SENDERS: [&str; 6] = ["opentelemetry", "tonic", "tower", "h2", "hyper", "r
 
 /// Telemetry of a process; [`Telemetry::flush`] sends what is buffered.
 pub struct Telemetry {
-    providers: Providers,
+    providers: OtlpProviders,
     /// Renders the process's metrics in Prometheus' text format.
     pub metrics: metrics_exporter_prometheus::PrometheusHandle,
     /// The filter of the logs, which may be changed.
@@ -86,7 +86,7 @@ pub fn init(service: &'static str, config: &TelemetryConfig) -> Result<Telemetry
             .boxed(),
     };
     global::set_text_map_propagator(TraceContextPropagator::new());
-    let providers = Providers::new(service, config)?;
+    let providers = OtlpProviders::new(service, config)?;
     // The log filter must not decide which spans are exported: each layer has its own filter.
     let traces = providers.traces.as_ref().map(|provider| {
         tracing_opentelemetry::layer()

@@ -26,7 +26,7 @@ type Ask = dyn Fn(u32) -> Option<String> + Send + Sync;
 /// The user database did not answer in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the user database did not answer")]
-pub struct Unanswered;
+pub struct LookupTimeout;
 
 /// Looks up names. Cheap to clone; clones share their state.
 #[derive(Clone)]
@@ -87,7 +87,7 @@ impl UserNames {
     ///
     /// # Errors
     /// If the database did not answer in time, now or within the last minute.
-    pub async fn get(&self, uid: u32) -> Result<Option<String>, Unanswered> {
+    pub async fn get(&self, uid: u32) -> Result<Option<String>, LookupTimeout> {
         let (mut ended, wait) = {
             let mut state = self.lock();
             let wait = if is_recent(state.hung) {
@@ -157,10 +157,10 @@ impl UserNames {
 }
 
 impl User {
-    fn stale(&self) -> Result<Option<String>, Unanswered> {
+    fn stale(&self) -> Result<Option<String>, LookupTimeout> {
         match &self.answer {
             Some((at, Some(name))) if at.elapsed() < STALE_TTL => Ok(Some(name.clone())),
-            _ => Err(Unanswered),
+            _ => Err(LookupTimeout),
         }
     }
 }
@@ -214,10 +214,10 @@ mod tests {
     async fn a_uid_is_looked_up_once_and_nobody_waits_after_a_timeout() {
         let (names, go, asked) = database();
         let all = join_all((0..600).map(|_| names.get(HANGING))).await;
-        assert!(all.iter().all(|answer| *answer == Err(Unanswered)));
+        assert!(all.iter().all(|answer| *answer == Err(LookupTimeout)));
         let began = Instant::now();
         for _ in 0..100 {
-            assert_eq!(names.get(HANGING).await, Err(Unanswered));
+            assert_eq!(names.get(HANGING).await, Err(LookupTimeout));
         }
         assert!(began.elapsed() < TIMEOUT, "{:?}", began.elapsed());
         assert_eq!(asked.load(Ordering::SeqCst), 1);
@@ -235,7 +235,7 @@ mod tests {
     #[tokio::test]
     async fn after_one_timeout_others_hardly_wait_and_few_threads_hang() {
         let (names, go, asked) = database();
-        assert_eq!(names.get(HANGING).await, Err(Unanswered));
+        assert_eq!(names.get(HANGING).await, Err(LookupTimeout));
         let local = tokio::time::timeout(24 * TIMEOUT, async {
             while names.get(1).await != Ok(Some("user-1".into())) {
                 tokio::time::sleep(Duration::from_millis(10)).await;
@@ -244,7 +244,7 @@ mod tests {
         local.await.expect("local users have answers");
         let began = Instant::now();
         for n in 1..=20 {
-            assert_eq!(names.get(HANGING + n).await, Err(Unanswered));
+            assert_eq!(names.get(HANGING + n).await, Err(LookupTimeout));
         }
         assert!(began.elapsed() < 8 * TIMEOUT, "{:?}", began.elapsed());
         assert!(asked.load(Ordering::SeqCst) <= MAX_LOOKUPS + 1);

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use crate::forward::{Allocation, ForwardSimulation, Queued};
 use crate::history::RunTimes;
-use crate::plan::{Profile, Request};
+use crate::plan::{Request, ResourceProfile};
 use crate::queue::{Running, Seconds, Snapshot};
 use crate::random::Random;
 
@@ -21,7 +21,7 @@ const NEVER: Seconds = Seconds::MAX;
 
 /// Starts of the jobs asked about, by their index in the snapshot.
 #[derive(Debug, Default)]
-pub struct Starts {
+pub struct StartsByJob {
     /// Planned start: Slurm's own, else the conservative plan's.
     pub plan: Vec<Option<Seconds>>,
     /// Start in each forward run, sorted. Empty if the job was not reached.
@@ -29,12 +29,12 @@ pub struct Starts {
 }
 
 /// Plans and draws the queue until the jobs asked about, given by their index, have started.
-pub fn starts(snapshot: &Snapshot, asked: &[usize], runs: &RunTimes, draws: usize) -> Starts {
-    let mut found = Starts {
+pub fn starts(snapshot: &Snapshot, asked: &[usize], runs: &RunTimes, draws: usize) -> StartsByJob {
+    let mut found = StartsByJob {
         plan: vec![None; snapshot.waiting.len()],
         draws: vec![Vec::new(); snapshot.waiting.len()],
     };
-    let mut drawn = Drawn::new(snapshot, asked, draws);
+    let mut drawn = DrawnStarts::new(snapshot, asked, draws);
     for pool in 0..snapshot.pools.len() {
         let queue: Vec<usize> = (0..snapshot.waiting.len())
             .filter(|index| snapshot.waiting[*index].pools.contains(&pool))
@@ -70,7 +70,7 @@ pub fn by_draw(
     known: &mut RunningDraws,
 ) -> Option<Vec<Seconds>> {
     let job = snapshot.waiting.get(asked)?;
-    let mut drawn = Drawn::new(snapshot, &[asked], draws);
+    let mut drawn = DrawnStarts::new(snapshot, &[asked], draws);
     for pool in &job.pools {
         let queue: Vec<usize> = (0..snapshot.waiting.len())
             .filter(|index| snapshot.waiting[*index].pools.contains(pool))
@@ -87,14 +87,14 @@ pub fn by_draw(
 }
 
 /// Earliest starts of the jobs asked about. Of the others none is stored, so that a question about one of 100,000 jobs is cheap.
-struct Drawn {
+struct DrawnStarts {
     /// Column of each job that is asked about.
     columns: Vec<Option<usize>>,
     /// By run and column; [`NEVER`] if it was not reached.
     earliest: Vec<Vec<Seconds>>,
 }
 
-impl Drawn {
+impl DrawnStarts {
     fn new(snapshot: &Snapshot, asked: &[usize], draws: usize) -> Self {
         let mut columns = vec![None; snapshot.waiting.len()];
         for (column, index) in asked.iter().enumerate() {
@@ -131,7 +131,7 @@ fn plan(
     snapshot: &Snapshot,
     pool: usize,
     queue: &[usize],
-    drawn: &Drawn,
+    drawn: &DrawnStarts,
     starts: &mut [Option<Seconds>],
 ) {
     // Nobody behind the last job without a plan of Slurm's is looked at.
@@ -144,7 +144,7 @@ fn plan(
     let running: Vec<_> = running
         .map(|job| (job.size, job.start.saturating_add(job.limit)))
         .collect();
-    let mut profile = Profile::new(&snapshot.pools[pool], snapshot.at, &running);
+    let mut profile = ResourceProfile::new(&snapshot.pools[pool], snapshot.at, &running);
     for index in queue.iter().take(MAX_PLANNED.min(last + 1)) {
         let job = &snapshot.waiting[*index];
         let start = profile.place(Request {
@@ -194,7 +194,7 @@ fn draw(
     running: &[Vec<Allocation>],
     queue: &[usize],
     runs: &RunTimes,
-    drawn: &mut Drawn,
+    drawn: &mut DrawnStarts,
 ) {
     let now = snapshot.at;
     let mut forward = ForwardSimulation::default();
@@ -243,7 +243,7 @@ mod tests {
             ..Pool::default()
         };
         let running = [(Resources::cpus(6), 3_600), (Resources::cpus(4), 600)];
-        let mut profile = Profile::new(&pool, 0, &running);
+        let mut profile = ResourceProfile::new(&pool, 0, &running);
         let starts = JOBS.map(|(size, limit, _)| {
             profile.place(Request {
                 size: Resources::cpus(size),
@@ -287,7 +287,7 @@ mod tests {
             capacity: Resources::cpus(10),
             reserved: vec![reserved],
         };
-        let mut profile = Profile::new(&pool, 0, &[]);
+        let mut profile = ResourceProfile::new(&pool, 0, &[]);
         let mut place = |limit| {
             profile.place(Request {
                 size: Resources::cpus(5),
@@ -313,7 +313,7 @@ mod tests {
             capacity: Resources::cpus(10),
             ..Pool::default()
         };
-        let mut profile = Profile::new(&pool, 0, &[]);
+        let mut profile = ResourceProfile::new(&pool, 0, &[]);
         assert_eq!(
             profile.place(Request {
                 size: Resources::cpus(11),

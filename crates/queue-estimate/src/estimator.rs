@@ -157,7 +157,7 @@ pub struct Estimator {
     /// By source, bound, and first or later.
     #[serde(rename = "contests")]
     paired_losses: Vec<PairedLosses>,
-    #[serde(with = "crate::pairs")]
+    #[serde(with = "crate::map_as_pairs")]
     open: BTreeMap<Key, Vec<Estimate>>,
 }
 

@@ -54,7 +54,7 @@ impl Class {
 /// Waits of jobs that started.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Waits {
-    #[serde(with = "crate::pairs")]
+    #[serde(with = "crate::map_as_pairs")]
     classes: BTreeMap<Class, VecDeque<Seconds>>,
     all: VecDeque<Seconds>,
 }
@@ -101,7 +101,7 @@ impl Waits {
 /// Run times as shares of the time limit, in millionths.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RunTimes {
-    #[serde(with = "crate::pairs")]
+    #[serde(with = "crate::map_as_pairs")]
     users: BTreeMap<Key, UserRuns>,
     all: VecDeque<u32>,
 }

@@ -22,7 +22,7 @@ pub mod draws;
 pub mod estimator;
 pub mod forward;
 pub mod history;
-mod pairs;
+mod map_as_pairs;
 pub mod plan;
 pub mod quality;
 pub mod queue;

@@ -14,12 +14,12 @@ pub struct Request {
 
 /// Free resources over time: each step lasts until the next, the last one forever.
 #[derive(Clone, Debug)]
-pub struct Profile {
+pub struct ResourceProfile {
     steps: Vec<(Seconds, Resources)>,
     now: Seconds,
 }
 
-impl Profile {
+impl ResourceProfile {
     /// The profile of a pool with these running jobs: (size, end by time limit).
     pub fn new(pool: &Pool, now: Seconds, running: &[(Resources, Seconds)]) -> Self {
         // Changes of the free amount: what is held now comes back at the limit's end.

@@ -1,11 +1,11 @@
 //! A trace of jobs through the estimator, in the order of its events: an estimate never sees what happened later.
 
-pub mod cuts;
 pub mod generate;
 pub mod report;
 pub mod sacct;
 pub mod schedule;
 pub mod swf;
+pub mod what_if_scores;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap};

@@ -41,7 +41,7 @@ pub struct Effect {
 
 /// What a user's last runs say about a shorter time limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Cut {
+pub struct ShorterLimit {
     /// Runs known.
     pub runs: usize,
     /// Runs that used a larger part of their limit than the new limit is of the old one.
@@ -50,7 +50,7 @@ pub struct Cut {
     pub longest: Seconds,
 }
 
-impl Cut {
+impl ShorterLimit {
     /// True if the runs contradict the limit: one of ten would have been ended by it.
     pub const fn is_contradiction(self) -> bool {
         self.ended * 10 >= self.runs && self.ended > 0
@@ -85,11 +85,11 @@ impl Estimator {
     }
 
     /// What the user's last runs say about a shorter limit. `None` if nothing is known.
-    pub fn cut(&self, user: Key, old: Seconds, new: Seconds) -> Option<Cut> {
+    pub fn cut(&self, user: Key, old: Seconds, new: Seconds) -> Option<ShorterLimit> {
         let shares = self.run_times().last_of(user);
         let run = |share: u32| i64::from(share) * old / i64::from(WHOLE_LIMIT);
         let runs: Vec<Seconds> = shares.map(run).collect();
-        Some(Cut {
+        Some(ShorterLimit {
             runs: runs.len(),
             ended: runs.iter().filter(|run| **run > new).count(),
             longest: runs.into_iter().max()?,

@@ -5,9 +5,9 @@
     reason = "a test stops where something is missing"
 )]
 
-use queue_estimate::replay::cuts::{Answer, cuts};
 use queue_estimate::replay::generate::{Kind, generate};
 use queue_estimate::replay::report::{Report, prefix_differs};
+use queue_estimate::replay::what_if_scores::{ScoredAnswer, score_shorter_limits};
 use queue_estimate::replay::{Trace, replay, schedule, swf};
 use queue_estimate::what_if::MIN_GAIN;
 
@@ -88,8 +88,9 @@ fn a_trace_without_starts_learns_nothing_from_the_future() {
 /// A quarter of the time limit: what was said before, against what the scheduler does with it.
 #[track_caller]
 fn check_cuts(trace: &Trace, max_missed_percent: usize) {
-    let answers = cuts(trace, 150);
-    let count = |of: &dyn Fn(&Answer) -> bool| answers.iter().filter(|answer| of(answer)).count();
+    let answers = score_shorter_limits(trace, 150);
+    let count =
+        |of: &dyn Fn(&ScoredAnswer) -> bool| answers.iter().filter(|answer| of(answer)).count();
     let said = count(&|answer| answer.is_said());
     let right = count(&|answer| answer.is_said() && answer.is_true());
     let slower = count(&|answer| answer.is_said() && answer.gain < -MIN_GAIN);

@@ -16,14 +16,14 @@ use tokio::sync::OnceCell;
 use url::Url;
 
 use crate::error::Error;
-use crate::known;
+use crate::known_ledgers;
 
 /// Time to connect. Answers may take longer: an export, or a stream.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Address of the API.
 #[derive(Clone, Debug)]
-pub enum Address {
+pub enum ApiAddress {
     /// A Unix socket.
     Unix(PathBuf),
     /// TCP, with a token.
@@ -37,7 +37,7 @@ pub enum Address {
     },
 }
 
-impl Address {
+impl ApiAddress {
     /// Parses an `http://` or `https://` address.
     ///
     /// # Errors
@@ -59,7 +59,7 @@ impl Address {
     }
 }
 
-impl std::fmt::Display for Address {
+impl std::fmt::Display for ApiAddress {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Unix(path) => write!(f, "{}", path.display()),
@@ -68,10 +68,10 @@ impl std::fmt::Display for Address {
     }
 }
 
-/// Client of the API. Before its first answer of the ledger it checks that the ledger continues what it showed before ([`known::guard`]).
+/// Client of the API. Before its first answer of the ledger it checks that the ledger continues what it showed before ([`known_ledgers::guard`]).
 #[derive(Clone, Debug)]
 pub struct Client {
-    address: Address,
+    address: ApiAddress,
     http: reqwest::Client,
     /// Set once the ledger was checked. `None` if it is not to be.
     checked: Option<Arc<OnceCell<()>>>,
@@ -140,7 +140,7 @@ impl Client {
     ///
     /// # Errors
     /// If the file of certificate authorities cannot be read.
-    pub fn new(address: Address) -> Result<Self, Error> {
+    pub fn new(address: ApiAddress) -> Result<Self, Error> {
         mesh_runtime::install_crypto_provider();
         // Neither a proxy nor a redirection gets the token.
         let builder = reqwest::Client::builder()
@@ -148,12 +148,12 @@ impl Client {
             .redirect(redirect::Policy::none())
             .connect_timeout(CONNECT_TIMEOUT);
         let builder = match &address {
-            Address::Unix(socket) => builder.unix_socket(socket.as_path()),
-            Address::Tcp {
+            ApiAddress::Unix(socket) => builder.unix_socket(socket.as_path()),
+            ApiAddress::Tcp {
                 ca_file: Some(file),
                 ..
             } => builder.tls_certs_merge(certificates(file)?),
-            Address::Tcp { .. } => builder,
+            ApiAddress::Tcp { .. } => builder,
         };
         let http = builder
             .build()
@@ -175,7 +175,7 @@ impl Client {
     }
 
     /// Address of the API.
-    pub const fn address(&self) -> &Address {
+    pub const fn address(&self) -> &ApiAddress {
         &self.address
     }
 
@@ -314,19 +314,19 @@ impl Client {
             .filter(|_| reads_ledger(&method, path))
         {
             // Boxed, because it sends requests itself.
-            let check = || Box::pin(known::guard(self.unguarded()));
+            let check = || Box::pin(known_ledgers::guard(self.unguarded()));
             checked.get_or_try_init(check).await?;
         }
         let base = match &self.address {
-            Address::Unix(_) => "http://localhost",
-            Address::Tcp { url, .. } => url.as_str().trim_end_matches('/'),
+            ApiAddress::Unix(_) => "http://localhost",
+            ApiAddress::Tcp { url, .. } => url.as_str().trim_end_matches('/'),
         };
         let mut request = self
             .http
             .request(method, format!("{base}{path}"))
             .query(query)
             .header(ACCEPT, "application/json, text/event-stream");
-        if let Address::Tcp { token, .. } = &self.address {
+        if let ApiAddress::Tcp { token, .. } = &self.address {
             request = request.header(AUTHORIZATION, format!("Bearer {}", token.expose_secret()));
         }
         if !body.is_empty() {

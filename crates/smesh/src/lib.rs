@@ -4,7 +4,7 @@
 //! - [`settings`]: configuration and API address. [`client`]: the API over a Unix socket or TCP. [`show`]: events as text.
 //! - [`services`]: the table of all services. [`backup`]: backups and their restore.
 //! - [`commands`]: one module per command. [`up`]: all services and a nats-server in one process.
-//! - [`known`]: checkpoints that were seen of each ledger. [`reader`]: reads from NATS.
+//! - [`known_ledgers`]: checkpoints that were seen of each ledger. [`reader`]: reads from NATS.
 //! - [`secret_input`]: secrets from files, standard input or a prompt instead of the command line.
 //! - [`slurm_conf`]: slurm.conf as a file, for commands that must work while Slurm is down. [`zone`]: time zones by name.
 //!
@@ -15,7 +15,7 @@ pub mod cli;
 pub mod client;
 pub mod commands;
 pub mod error;
-pub mod known;
+pub mod known_ledgers;
 pub mod reader;
 pub mod secret_input;
 pub mod services;

@@ -1,6 +1,8 @@
 //! The services of the mesh, in one table. The configuration, `smesh up`, backups, `smesh recover` and the man pages read it, so a new
 //! service is one entry here.
 
+mod restore;
+
 use std::path::{Path, PathBuf};
 
 use cost_engine::CostEngineService;
@@ -13,9 +15,6 @@ use node_watcher::NodeWatcherService;
 use pending_explainer::PendingExplainerService;
 use webhook_dispatcher::WebhookDispatcherService;
 use workflow_trigger::WorkflowTriggerService;
-
-use crate::error::Error;
-use crate::up::recover;
 
 /// Every service. Backups have the databases in this order.
 pub static SERVICES: [ServiceEntry; 8] = [
@@ -30,7 +29,7 @@ pub static SERVICES: [ServiceEntry; 8] = [
         recovery: Some(Recovery {
             prepare_file: |path| cost_engine::prepare_file(path).boxed(),
             replaces_lost_file: true,
-            restore: |context, path| recover::restore_costs(context, path).boxed(),
+            restore: |context, path| restore::costs(context, path).boxed(),
         }),
     }),
     ServiceEntry::of::<WebhookDispatcherService>().with_database(DatabaseEntry {
@@ -38,7 +37,7 @@ pub static SERVICES: [ServiceEntry; 8] = [
         recovery: Some(Recovery {
             prepare_file: |path| webhook_dispatcher::prepare_file(path).boxed(),
             replaces_lost_file: false,
-            restore: |context, _| recover::restore_deliveries(context).boxed(),
+            restore: |context, _| restore::deliveries(context).boxed(),
         }),
     }),
     ServiceEntry::of::<PendingExplainerService>(),
@@ -101,7 +100,7 @@ pub struct Recovery {
     /// True if a new file replaces one that does not exist: what it had is in the ledger, in the audit or on the bus.
     pub replaces_lost_file: bool,
     /// Restores what the file does not have, and says in a sentence what that was.
-    pub restore: for<'a> fn(&'a Context, &'a Path) -> BoxFuture<'a, Result<String, Error>>,
+    pub restore: for<'a> fn(&'a Context, &'a Path) -> BoxFuture<'a, Result<String, BoxError>>,
 }
 
 impl ServiceEntry {
@@ -146,7 +145,7 @@ pub fn find(name: &str) -> Option<&'static ServiceEntry> {
     SERVICES.iter().find(|service| service.name() == name)
 }
 
-fn restored_at_next_start(sentence: &str) -> BoxFuture<'_, Result<String, Error>> {
+fn restored_at_next_start(sentence: &str) -> BoxFuture<'_, Result<String, BoxError>> {
     std::future::ready(Ok(sentence.to_owned())).boxed()
 }
 

@@ -7,7 +7,7 @@ use mesh_runtime::{ConfigFile, Context};
 use tokio_util::sync::CancellationToken;
 
 use crate::cli::Global;
-use crate::client::{Address, Client};
+use crate::client::{ApiAddress, Client};
 use crate::error::Error;
 use crate::services;
 
@@ -98,13 +98,17 @@ pub fn client(global: &Global) -> Result<Client, Error> {
                 ));
             }
         };
-        return Client::new(Address::tcp(url, token.trim(), global.ca_file.as_deref())?);
+        return Client::new(ApiAddress::tcp(
+            url,
+            token.trim(),
+            global.ca_file.as_deref(),
+        )?);
     }
     if let Some(socket) = &global.socket {
-        return Client::new(Address::Unix(socket.clone()));
+        return Client::new(ApiAddress::Unix(socket.clone()));
     }
     let context = load(global, CancellationToken::new())?;
-    Client::new(Address::Unix(socket(&context)))
+    Client::new(ApiAddress::Unix(socket(&context)))
 }
 
 /// Name of the selected cluster.

@@ -46,7 +46,7 @@ impl AccrualRules {
 
 /// Why an event is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TickReason {
+pub enum AccrualReason {
     /// The cost has passed an amount, the highest one if it passed several in one second.
     Threshold(Micros),
     /// The burn rate has changed.
@@ -55,7 +55,7 @@ pub enum TickReason {
     Interval,
 }
 
-impl TickReason {
+impl AccrualReason {
     /// Name in events.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -68,13 +68,13 @@ impl TickReason {
 
 /// A moment at which an event is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Tick {
+pub struct AccrualPoint {
     /// Unix seconds.
     pub as_of: i64,
     /// Why.
-    pub reason: TickReason,
+    pub reason: AccrualReason,
     /// The reason if the amount was published already: a late fact moved it to this second.
-    pub otherwise: Option<TickReason>,
+    pub otherwise: Option<AccrualReason>,
     /// Cost until then.
     pub accrued: Micros,
     /// Cost per hour from then on.
@@ -83,7 +83,7 @@ pub struct Tick {
 
 /// What is known of a second of the run.
 #[derive(Default)]
-struct Moment {
+struct DueReasons {
     threshold: Option<Micros>,
     burn_rate: Option<Micros>,
     is_interval: bool,
@@ -100,11 +100,11 @@ pub fn ticks(
     (start, until): (i64, i64),
     cost: impl Fn(i64) -> Result<Micros, PriceError>,
     burn_rates: &[(i64, Micros)],
-) -> Result<Vec<Tick>, PriceError> {
+) -> Result<Vec<AccrualPoint>, PriceError> {
     if rules.is_off() || until <= start {
         return Ok(Vec::new());
     }
-    let mut moments: BTreeMap<i64, Moment> = BTreeMap::new();
+    let mut moments: BTreeMap<i64, DueReasons> = BTreeMap::new();
     let total = cost(until)?;
     let mut from = start;
     for threshold in rules.at.iter().filter(|threshold| **threshold <= total) {
@@ -133,15 +133,15 @@ pub fn ticks(
     for (as_of, moment) in moments {
         burn_rate = moment.burn_rate.unwrap_or(burn_rate);
         let otherwise = if has_changed(published_rate, burn_rate) {
-            Some(TickReason::BurnRate)
+            Some(AccrualReason::BurnRate)
         } else {
-            moment.is_interval.then_some(TickReason::Interval)
+            moment.is_interval.then_some(AccrualReason::Interval)
         };
-        let Some(reason) = moment.threshold.map(TickReason::Threshold).or(otherwise) else {
+        let Some(reason) = moment.threshold.map(AccrualReason::Threshold).or(otherwise) else {
             continue;
         };
         published_rate = burn_rate;
-        found.push(Tick {
+        found.push(AccrualPoint {
             as_of,
             reason,
             otherwise,
@@ -194,20 +194,20 @@ impl AccrualState {
     ///
     /// A late fact may move the time at which an amount was passed. Each amount is published once all the same, also if its time is before
     /// other events by now.
-    pub fn take(&mut self, tick: &Tick) -> Option<Tick> {
+    pub fn take(&mut self, tick: &AccrualPoint) -> Option<AccrualPoint> {
         let is_new = tick.as_of > self.until;
         let reason = match tick.reason {
-            TickReason::Threshold(threshold) if threshold > self.threshold => Some(tick.reason),
-            TickReason::Threshold(_) => tick.otherwise.filter(|_| is_new),
-            TickReason::BurnRate | TickReason::Interval => is_new.then_some(tick.reason),
+            AccrualReason::Threshold(threshold) if threshold > self.threshold => Some(tick.reason),
+            AccrualReason::Threshold(_) => tick.otherwise.filter(|_| is_new),
+            AccrualReason::BurnRate | AccrualReason::Interval => is_new.then_some(tick.reason),
         }?;
         let threshold = match reason {
-            TickReason::Threshold(threshold) => threshold,
-            TickReason::BurnRate | TickReason::Interval => Micros::ZERO,
+            AccrualReason::Threshold(threshold) => threshold,
+            AccrualReason::BurnRate | AccrualReason::Interval => Micros::ZERO,
         };
         self.note(tick.as_of, threshold);
         let is_within_cap = day_of(tick.as_of) < self.day || self.day_events <= MAX_EVENTS_PER_DAY;
-        is_within_cap.then_some(Tick { reason, ..*tick })
+        is_within_cap.then_some(AccrualPoint { reason, ..*tick })
     }
 
     /// Takes in a recorded event. `threshold` is 0 if it passed no amount.

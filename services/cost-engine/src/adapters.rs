@@ -26,7 +26,7 @@ pub use costs::{AdjustmentRow, CostRow, FinalCost};
 pub use finalized_runs::{FinalizedRun, FinalizedRuns};
 pub use node_partitions::{NodePartitions, NodesOfPartitions};
 pub use nodes::NodeChange;
-pub use outbox::Unpublished;
+pub use outbox::OutboxEvent;
 pub use pending_runs::PendingRun;
 pub use people::{People, Person};
 pub use queries::{CostGroup, CostSum, Filter, OpenRun, RunKeys};

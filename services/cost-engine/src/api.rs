@@ -125,7 +125,7 @@ async fn live(
     let filter = Filter {
         visibility: caller.visibility(),
         cluster: query.cluster,
-        user: asked(&caller, query.user)?,
+        user: requested_user(&caller, query.user)?,
         since: None,
         until: None,
     };
@@ -163,7 +163,7 @@ async fn spent(
     let filter = Filter {
         visibility: caller.visibility(),
         cluster: query.cluster,
-        user: asked(&caller, query.user)?,
+        user: requested_user(&caller, query.user)?,
         since,
         until,
     };
@@ -343,7 +343,7 @@ impl Api {
 }
 
 /// The requested user, if the caller may see that user's jobs.
-fn asked(caller: &Caller, user: Option<String>) -> Result<Option<String>, Problem> {
+fn requested_user(caller: &Caller, user: Option<String>) -> Result<Option<String>, Problem> {
     match user {
         Some(user) if !caller.may_ask_about(&user) => Err(Problem::forbidden(format!(
             "you may not see costs of jobs of {user:?}; omit the filter or ask an administrator"

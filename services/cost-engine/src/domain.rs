@@ -45,7 +45,7 @@ pub use money::{Exact, Micros};
 pub use price::{BurnRate, Line, NodeAmounts, Run, RunCost, Segment, burn, price};
 pub use rates::{Market, Rate, RateSchedule};
 pub use runs_cost::RunsCost;
-pub use share::{Amounts, Capacity, Mode, NodeSpec, Weights};
+pub use share::{Amounts, Capacity, NodeSpec, ShareRule, Weights};
 
 /// Half-open interval `[from, to)` of Unix seconds.
 pub type Interval = (i64, i64);

@@ -186,7 +186,7 @@ impl Change {
     }
 }
 
-fn step(kind: EventType, job: &Job, is_inferred: bool) -> JobChange {
+fn job_change(kind: EventType, job: &Job, is_inferred: bool) -> JobChange {
     match kind {
         EventType::JobStarted | EventType::JobBaseline if is_inferred => JobChange::Nothing,
         end if end.is_end() && is_inferred => JobChange::Inferred,

@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tracing::Span;
 
-use crate::adapters::{Store, Unpublished};
+use crate::adapters::{OutboxEvent, Store};
 use crate::metrics;
 
 /// Maximum number of events per batch.
@@ -101,7 +101,7 @@ impl Outbox {
 }
 
 /// Span for publishing an event, in the trace of the job event that caused it.
-fn span(waiting: &Unpublished) -> Span {
+fn span(waiting: &OutboxEvent) -> Span {
     let span = tracing::info_span!(
         "publish",
         otel.name = "cost-engine publish",

@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::domain::price::Nodes;
-use crate::domain::{Capacity, Exact, Market, Mode, NodeSpec, RateSchedule, Weights};
+use crate::domain::{Capacity, Exact, Market, NodeSpec, RateSchedule, ShareRule, Weights};
 
 /// Why a price book cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -86,7 +86,7 @@ fn list(faults: &[Fault]) -> String {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Charge {
     /// Shares of nodes.
-    Nodes(Mode),
+    Nodes(ShareRule),
     /// Billing units, at these prices per unit and hour.
     Billing(RateSchedule),
 }

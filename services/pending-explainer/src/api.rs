@@ -208,7 +208,10 @@ async fn list(
     for job in &jobs {
         audited_read.row(&job.user);
     }
-    Ok((audited_read.extension(), Json(PendingJobList { jobs, total })))
+    Ok((
+        audited_read.extension(),
+        Json(PendingJobList { jobs, total }),
+    ))
 }
 
 #[derive(Debug, Deserialize, IntoParams)]

@@ -21,7 +21,7 @@ mod limit;
 pub mod listing;
 pub mod progress;
 pub mod queue;
-mod rare;
+mod rare_reasons;
 mod reason;
 mod reason_text;
 mod request;

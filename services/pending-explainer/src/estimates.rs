@@ -9,7 +9,7 @@ use mesh_events::{catalogue, from_timestamp};
 use mesh_runtime::HealthNote;
 use queue_estimate::draws::DRAWS;
 
-use crate::adapters::estimates::Stored;
+use crate::adapters::estimates::StoredEstimates;
 use crate::domain::start_estimate::{self, Request};
 use crate::domain::timeline::PendingRun;
 use crate::error::Error;
@@ -24,7 +24,7 @@ const MAX_PART: u32 = 10;
 impl Explainer {
     /// Makes estimates periodically until shutdown.
     pub async fn estimate_starts(&self, every: Duration, honesty: &HealthNote) {
-        let mut stored = Stored::default();
+        let mut stored = StoredEstimates::default();
         let mut draws = DRAWS;
         loop {
             match self.estimate_once(&mut stored, &mut draws, every).await {
@@ -58,7 +58,7 @@ impl Explainer {
 
     async fn estimate_once(
         &self,
-        stored: &mut Stored,
+        stored: &mut StoredEstimates,
         draws: &mut usize,
         every: Duration,
     ) -> Result<(), Error> {
@@ -68,7 +68,7 @@ impl Explainer {
             return Ok(());
         };
         let bucket = self.bus.bucket(catalogue::BUCKET_EXPLAINER).await?;
-        *stored = Stored::load(&bucket, cluster, std::mem::take(stored)).await?;
+        *stored = StoredEstimates::load(&bucket, cluster, std::mem::take(stored)).await?;
         let is_new = queue.taken_at.timestamp() > stored.state.as_of;
         if !is_new && snapshot.estimates.is_some() {
             return Ok(());
@@ -85,7 +85,7 @@ impl Explainer {
         let work = tokio::task::spawn_blocking(move || {
             let mut stored = before;
             let began = std::time::Instant::now();
-            let step = stored.state.step(&queue, &evidence, &requests, count);
+            let step = stored.state.update(&queue, &evidence, &requests, count);
             (stored, step, began.elapsed())
         });
         let Ok((mut next, mut step, took)) = work.await else {

@@ -18,7 +18,7 @@ use crate::adapters::store::{Shard, Store};
 use crate::domain::evidence::Evidence;
 use crate::domain::listing::Listing;
 use crate::domain::queue::Queue;
-use crate::domain::start_estimate::{Basis, ClusterQuality, StartEstimate};
+use crate::domain::start_estimate::{ClusterQuality, EstimateBasis, StartEstimate};
 use crate::domain::{ClusterView, timeline};
 use crate::error::Error;
 use crate::metrics;
@@ -45,7 +45,7 @@ pub struct Snapshot {
     /// How often such estimates were right.
     pub quality: Option<Arc<ClusterQuality>>,
     /// What the estimates were made from.
-    pub basis: Option<Arc<Basis>>,
+    pub basis: Option<Arc<EstimateBasis>>,
     /// All jobs as squeue prints them.
     pub listing: Option<Arc<Listing>>,
     /// Revisions of the first chunks, so that only a new snapshot is read and assembled.

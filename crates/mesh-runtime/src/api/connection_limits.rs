@@ -53,17 +53,17 @@ pub(super) fn client(peer: Peer) -> Peer {
 
 /// Number of connections, or of requests through a proxy, by client.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Clients(Arc<Mutex<Counts>>);
+pub(super) struct Clients(Arc<Mutex<ClientCounts>>);
 
 #[derive(Debug, Default)]
-struct Counts {
+struct ClientCounts {
     total: usize,
     of: HashMap<Peer, usize>,
 }
 
 impl Clients {
     /// Counts one more, or returns `None` at a limit.
-    pub(super) fn take(&self, peer: Peer, limits: &Limits) -> Option<Slot> {
+    pub(super) fn take(&self, peer: Peer, limits: &Limits) -> Option<ClientSlot> {
         // A proxy's connections carry many clients, which are counted by request.
         let max_of_client = match limits.trusted_proxies.trusts(peer) {
             true => limits.max_connections,
@@ -78,7 +78,7 @@ impl Clients {
         counts.total += 1;
         counts.of.insert(client, of_client + 1);
         drop(counts);
-        Some(Slot {
+        Some(ClientSlot {
             client,
             clients: self.clone(),
         })
@@ -87,12 +87,12 @@ impl Clients {
 
 /// One counted connection or request, until dropped.
 #[derive(Debug)]
-pub(super) struct Slot {
+pub(super) struct ClientSlot {
     client: Peer,
     clients: Clients,
 }
 
-impl Drop for Slot {
+impl Drop for ClientSlot {
     fn drop(&mut self) {
         let mut counts = self
             .clients
@@ -286,7 +286,7 @@ pub(super) struct Connection<I> {
     peer: Peer,
     timer: Pin<Box<Sleep>>,
     activity: Arc<Activity>,
-    _slot: Slot,
+    _slot: ClientSlot,
 }
 
 impl<I> Connection<I> {

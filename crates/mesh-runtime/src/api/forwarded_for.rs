@@ -14,7 +14,7 @@ use hyper::body::{Frame, SizeHint};
 use ipnet::IpNet;
 
 use super::Problem;
-use super::connection_limits::{ActiveRequest, Clients, Limits, PeerWait, Slot};
+use super::connection_limits::{ActiveRequest, ClientSlot, Clients, Limits, PeerWait};
 use super::server::{ConnectionInfo, Peer};
 
 /// The addresses of proxies.
@@ -69,7 +69,7 @@ pub(super) async fn count(
     let active = info.activity.request();
     request.extensions_mut().insert(ConnectInfo(info.peer));
     let sent = info.activity.peer_wait();
-    let request = request.map(|body| Body::new(Received { body, wait: sent }));
+    let request = request.map(|body| Body::new(TimedBody { body, wait: sent }));
     let proxies = &requests.limits.trusted_proxies;
     let client = match proxies.trusts(info.peer) {
         true => proxies.client(request.headers()),
@@ -89,7 +89,7 @@ pub(super) async fn count(
         let wait = info.activity.peer_wait();
         // Over HTTP/2 the peer decides whether the first byte may be sent.
         wait.begin();
-        Body::new(Counted {
+        Body::new(CountedBody {
             body,
             wait,
             _active: active,
@@ -99,12 +99,12 @@ pub(super) async fn count(
 }
 
 /// A request body, which must arrive as a whole within the stall timeout: bodies are short.
-struct Received {
+struct TimedBody {
     body: Body,
     wait: PeerWait,
 }
 
-impl HttpBody for Received {
+impl HttpBody for TimedBody {
     type Data = Bytes;
     type Error = axum::Error;
 
@@ -130,14 +130,14 @@ impl HttpBody for Received {
 }
 
 /// A response body; its request counts as active until the body is sent.
-struct Counted {
+struct CountedBody {
     body: Body,
     wait: PeerWait,
     _active: ActiveRequest,
-    _slot: Option<Slot>,
+    _slot: Option<ClientSlot>,
 }
 
-impl HttpBody for Counted {
+impl HttpBody for CountedBody {
     type Data = Bytes;
     type Error = axum::Error;
 

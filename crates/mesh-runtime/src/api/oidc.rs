@@ -18,7 +18,7 @@ use jsonwebtoken::{Validation, dangerous, decode};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use self::issuer::{Issuer, NoKey};
+use self::issuer::{Issuer, KeyError};
 use self::keys::ALGORITHMS;
 use super::{AccountsByCluster, AuthMethod, Caller, Role};
 use crate::BoxError;
@@ -53,7 +53,7 @@ struct Header {
 }
 
 #[derive(Deserialize)]
-struct Unverified {
+struct UnverifiedClaims {
     iss: String,
 }
 
@@ -117,7 +117,7 @@ impl Oidc {
         if header.crit.is_some() {
             return Err(Invalid("it has unknown critical extensions (crit)"));
         }
-        let Unverified { iss } = dangerous::insecure_decode_claims(token)
+        let UnverifiedClaims { iss } = dangerous::insecure_decode_claims(token)
             .map_err(|_| Invalid("it has no issuer (iss)"))?;
         let issuer = self
             .0
@@ -126,12 +126,12 @@ impl Oidc {
             .ok_or(Invalid("its issuer is not trusted"))?;
         let key = match issuer.key(header.kid.as_deref(), algorithm).await {
             Ok(key) => key,
-            Err(NoKey::Unknown) => {
+            Err(KeyError::Unknown) => {
                 return Err(Invalid(
                     "its issuer has no such key; if the keys were just changed, retry in some seconds",
                 ));
             }
-            Err(NoKey::Unreachable) => return Err(Refusal::Unavailable),
+            Err(KeyError::Unreachable) => return Err(Refusal::Unavailable),
         };
         let config = &issuer.config;
         let mut validation = Validation::new(algorithm);

@@ -19,15 +19,15 @@ pub(super) struct MeterRecorder {
     bounds: Vec<f64>,
     descriptions: Mutex<HashMap<String, SharedString>>,
     // The macros ask for a handle at every change, and a gauge's last value is in its handle.
-    counters: Handles<Counter>,
-    gauges: Handles<Gauge>,
-    histograms: Handles<Histogram>,
+    counters: MetricHandles<Counter>,
+    gauges: MetricHandles<Gauge>,
+    histograms: MetricHandles<Histogram>,
 }
 
 /// The handle of each name with its labels.
-struct Handles<T>(Mutex<HashMap<Key, T>>);
+struct MetricHandles<T>(Mutex<HashMap<Key, T>>);
 
-impl<T: Clone> Handles<T> {
+impl<T: Clone> MetricHandles<T> {
     fn new() -> Self {
         Self(Mutex::new(HashMap::new()))
     }
@@ -51,9 +51,9 @@ impl MeterRecorder {
             meter,
             bounds: bounds.to_vec(),
             descriptions: Mutex::default(),
-            counters: Handles::new(),
-            gauges: Handles::new(),
-            histograms: Handles::new(),
+            counters: MetricHandles::new(),
+            gauges: MetricHandles::new(),
+            histograms: MetricHandles::new(),
         }
     }
 

@@ -22,13 +22,13 @@ const SEND_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The providers of what is sent. Those that are not configured are absent.
 #[derive(Default)]
-pub(super) struct Providers {
+pub(super) struct OtlpProviders {
     pub traces: Option<SdkTracerProvider>,
     pub metrics: Option<SdkMeterProvider>,
     pub logs: Option<SdkLoggerProvider>,
 }
 
-impl Providers {
+impl OtlpProviders {
     /// Connects when something is sent for the first time. Nothing is sent without an endpoint.
     pub(super) fn new(service: &'static str, config: &TelemetryConfig) -> Result<Self, BoxError> {
         let mut providers = Self::default();
@@ -169,7 +169,7 @@ mod tests {
             otlp_metrics_interval: Duration::from_secs(60),
             sample_ratio: 1.0,
         };
-        let providers = Providers::new("test", &config).unwrap();
+        let providers = OtlpProviders::new("test", &config).unwrap();
         let meter = providers.metrics.as_ref().unwrap().meter("test");
         meter.u64_counter("sent").build().add(1, &[]);
         let begin = Instant::now();

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use sha2::{Digest as _, Sha256};
 
-use super::manifest::{Content, FILE, FORMAT, Manifest, Part};
+use super::manifest::{BackupPart, FILE, FORMAT, Manifest, PartContent};
 use crate::error::Error;
 
 /// Kinds of parts: the first component of their paths.
@@ -17,7 +17,7 @@ const FOLDERS: [&str; 4] = ["databases", "streams", "configuration", "secrets"];
 pub struct ArchiveWriter<W: Write> {
     tar: tar::Builder<W>,
     target: PathBuf,
-    parts: Vec<Part>,
+    parts: Vec<BackupPart>,
 }
 
 impl<W: Write> ArchiveWriter<W> {
@@ -34,14 +34,19 @@ impl<W: Write> ArchiveWriter<W> {
     ///
     /// # Errors
     /// If it cannot be read, or the backup cannot be written.
-    pub fn add(&mut self, path: String, content: Content, file: &mut File) -> Result<(), Error> {
+    pub fn add(
+        &mut self,
+        path: String,
+        content: PartContent,
+        file: &mut File,
+    ) -> Result<(), Error> {
         let target = self.target.clone();
         let failed = |source| Error::io("write", &target, source);
         file.rewind().map_err(failed)?;
         let bytes = file.metadata().map_err(failed)?.len();
-        let mut hashed = Hashed::new(file.take(bytes));
+        let mut hashed = HashingReader::new(file.take(bytes));
         self.append(&path, bytes, &mut hashed).map_err(failed)?;
-        self.parts.push(Part {
+        self.parts.push(BackupPart {
             path,
             bytes,
             sha256: hashed.digest(),
@@ -77,15 +82,15 @@ impl<W: Write> ArchiveWriter<W> {
 
 /// A backup whose parts are extracted to a folder, and match their checksums.
 #[derive(Debug)]
-pub struct Extracted {
+pub struct ExtractedBackup {
     /// The manifest.
     pub manifest: Manifest,
     folder: PathBuf,
 }
 
-impl Extracted {
+impl ExtractedBackup {
     /// Path of an extracted part.
-    pub fn path(&self, part: &Part) -> PathBuf {
+    pub fn path(&self, part: &BackupPart) -> PathBuf {
         self.folder.join(&part.path)
     }
 }
@@ -98,7 +103,7 @@ pub fn extract(
     file: &Path,
     folder: &Path,
     mut progress: impl FnMut(u64),
-) -> Result<Extracted, Error> {
+) -> Result<ExtractedBackup, Error> {
     let damaged = |what: String| Error::Failed(format!("{} is damaged: {what}", file.display()));
     let reader: Box<dyn Read> = match file.as_os_str() == "-" {
         true => Box::new(io::stdin().lock()),
@@ -134,7 +139,7 @@ pub fn extract(
             .mode(0o600)
             .open(&to)
             .map_err(|source| Error::io("create", &to, source))?;
-        let mut hashed = Hashed::new(&mut entry);
+        let mut hashed = HashingReader::new(&mut entry);
         let mut buffer = vec![0; 1 << 20];
         let mut bytes = 0;
         loop {
@@ -170,7 +175,7 @@ pub fn extract(
     if let Some((path, ..)) = found.iter().find(|one| !expected.contains(one)) {
         return Err(damaged(format!("{path} is not in its manifest")));
     }
-    Ok(Extracted {
+    Ok(ExtractedBackup {
         manifest,
         folder: folder.to_owned(),
     })
@@ -200,12 +205,12 @@ fn is_part(path: &str) -> bool {
 }
 
 /// Computes the SHA-256 of all that is read.
-struct Hashed<R> {
+struct HashingReader<R> {
     reader: R,
     hash: Sha256,
 }
 
-impl<R: Read> Hashed<R> {
+impl<R: Read> HashingReader<R> {
     fn new(reader: R) -> Self {
         Self {
             reader,
@@ -218,7 +223,7 @@ impl<R: Read> Hashed<R> {
     }
 }
 
-impl<R: Read> Read for Hashed<R> {
+impl<R: Read> Read for HashingReader<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let length = self.reader.read(buffer)?;
         self.hash.update(&buffer[..length]);

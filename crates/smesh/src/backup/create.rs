@@ -18,7 +18,7 @@ use tempfile::{NamedTempFile, TempDir};
 
 use super::archive::ArchiveWriter;
 use super::databases::{self, Database};
-use super::manifest::{Content, FORMAT, Manifest};
+use super::manifest::{FORMAT, Manifest, PartContent};
 use super::{Selection, streams_after_databases, streams_before_databases};
 use crate::error::Error;
 use crate::up::data_dir::{private, write_private};
@@ -47,7 +47,7 @@ impl LastBackup {
 }
 
 /// Where a backup is written to.
-pub enum Target {
+pub enum BackupTarget {
     /// Standard output.
     Stdout,
     /// A folder.
@@ -60,7 +60,7 @@ pub enum Target {
 /// If a part cannot be read or written. No file is left behind then.
 pub async fn create(
     context: &Context,
-    target: &Target,
+    target: &BackupTarget,
     selection: Selection,
     secrets: bool,
     bar: &ProgressBar,
@@ -68,12 +68,12 @@ pub async fn create(
     let started_at = Utc::now();
     let databases = databases::configured(context)?;
     let (spool, file) = match target {
-        Target::Stdout => (
+        BackupTarget::Stdout => (
             tempfile::tempdir()
                 .map_err(|source| Error::io("create a folder in", "TMPDIR", source))?,
             None,
         ),
-        Target::Folder(folder) => {
+        BackupTarget::Folder(folder) => {
             let failed = |source| Error::io("write to", folder, source);
             std::fs::create_dir_all(folder).map_err(failed)?;
             let file = NamedTempFile::new_in(folder).map_err(failed)?;
@@ -257,7 +257,7 @@ impl Backup<'_> {
             if let Some(snapshot) = snapshot {
                 let path = format!("streams/{name}.snapshot");
                 self.archive
-                    .add(path, Content::Stream(snapshot), &mut file)?;
+                    .add(path, PartContent::Stream(snapshot), &mut file)?;
             }
             self.bar.inc(1);
         }
@@ -275,14 +275,14 @@ impl Backup<'_> {
             }
             Location::Sqlite(path) => (
                 format!("databases/{service}.db"),
-                Content::Sqlite {
+                PartContent::Sqlite {
                     service: service.to_owned(),
                 },
                 mesh_db::backup::copy_file(path, &copy).await,
             ),
             Location::Postgres(_) => (
                 format!("databases/{service}.pgdump"),
-                Content::Postgres {
+                PartContent::Postgres {
                     service: service.to_owned(),
                 },
                 mesh_db::backup::dump(&database.url, &copy).await,
@@ -310,7 +310,7 @@ impl Backup<'_> {
             let book = self.context.relative(&book);
             self.file(
                 "configuration/price-book.toml",
-                Content::Configuration,
+                PartContent::Configuration,
                 &book,
             )?;
             // A faulty book is backed up as it is.
@@ -318,11 +318,15 @@ impl Backup<'_> {
             for path in series.unwrap_or_default() {
                 let name = path.file_name().unwrap_or_default().to_string_lossy();
                 let name = format!("configuration/{name}");
-                self.file(&name, Content::Configuration, &path)?;
+                self.file(&name, PartContent::Configuration, &path)?;
             }
         }
         if let Some(map) = self.context.mesh.identity_map.clone() {
-            self.file("configuration/identity.toml", Content::Configuration, &map)?;
+            self.file(
+                "configuration/identity.toml",
+                PartContent::Configuration,
+                &map,
+            )?;
         }
         self.bar.inc(1);
         Ok(())
@@ -330,16 +334,16 @@ impl Backup<'_> {
 
     fn secrets(&mut self) -> Result<(), Error> {
         for (name, path) in databases::keys(self.context)? {
-            self.file(&format!("secrets/{name}"), Content::Secret, &path)?;
+            self.file(&format!("secrets/{name}"), PartContent::Secret, &path)?;
         }
         let config = PathBuf::from(self.context.config_file());
-        self.file("secrets/mesh.toml", Content::Secret, &config)?;
+        self.file("secrets/mesh.toml", PartContent::Secret, &config)?;
         self.bar.inc(1);
         Ok(())
     }
 
     /// Appends a file, if it exists.
-    fn file(&mut self, name: &str, content: Content, path: &Path) -> Result<(), Error> {
+    fn file(&mut self, name: &str, content: PartContent, path: &Path) -> Result<(), Error> {
         match File::open(path) {
             Ok(mut file) => self.archive.add(name.to_owned(), content, &mut file),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),

@@ -29,12 +29,12 @@ pub struct Manifest {
     /// Newest checkpoint in the copied ledger.
     pub checkpoint: Option<String>,
     /// The other entries of the file, in their order.
-    pub parts: Vec<Part>,
+    pub parts: Vec<BackupPart>,
 }
 
 /// An entry of the file.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Part {
+pub struct BackupPart {
     /// Path in the file.
     pub path: String,
     /// Length.
@@ -43,13 +43,13 @@ pub struct Part {
     pub sha256: String,
     /// What it is.
     #[serde(flatten)]
-    pub content: Content,
+    pub content: PartContent,
 }
 
 /// What an entry is.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
-pub enum Content {
+pub enum PartContent {
     /// A SQLite file.
     Sqlite {
         /// Its service.
@@ -70,9 +70,9 @@ pub enum Content {
 
 impl Manifest {
     /// Snapshots of streams and buckets.
-    pub fn streams(&self) -> impl Iterator<Item = (&Part, &StreamSnapshot)> {
+    pub fn streams(&self) -> impl Iterator<Item = (&BackupPart, &StreamSnapshot)> {
         self.parts.iter().filter_map(|part| match &part.content {
-            Content::Stream(snapshot) => Some((part, snapshot)),
+            PartContent::Stream(snapshot) => Some((part, snapshot)),
             _ => None,
         })
     }

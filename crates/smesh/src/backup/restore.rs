@@ -12,10 +12,10 @@ use mesh_runtime::{Context, Service as _, error_chain};
 use serde_json::Value;
 use tempfile::NamedTempFile;
 
-use super::archive::Extracted;
+use super::archive::ExtractedBackup;
 use super::create::connect;
 use super::databases::{self, Database};
-use super::manifest::{Content, Manifest, Part};
+use super::manifest::{BackupPart, Manifest, PartContent};
 use super::{Selection, counters, verify};
 use crate::error::Error;
 use crate::up::data_dir::DataDir;
@@ -26,25 +26,25 @@ use crate::up::recover::ensure_stopped;
 const STRIDE: u64 = 10_000;
 
 /// What a restore will do.
-pub struct Plan<'a> {
+pub struct RestorePlan<'a> {
     context: &'a Context,
-    extracted: &'a Extracted,
+    extracted: &'a ExtractedBackup,
     selection: Selection,
-    databases: Vec<(&'a Part, Database)>,
+    databases: Vec<(&'a BackupPart, Database)>,
     /// Keys and configuration, with their targets.
-    files: Vec<(&'a Part, PathBuf)>,
+    files: Vec<(&'a BackupPart, PathBuf)>,
     /// Newest checkpoint that was stored elsewhere.
     checkpoint: Option<String>,
 }
 
-impl<'a> Plan<'a> {
+impl<'a> RestorePlan<'a> {
     /// Plans a restore to the data directory of `context`. Refuses to overwrite files.
     ///
     /// # Errors
     /// If a file exists, or the backup does not fit the configuration.
     pub fn new(
         context: &'a Context,
-        extracted: &'a Extracted,
+        extracted: &'a ExtractedBackup,
         selection: Selection,
         checkpoint: Option<String>,
     ) -> Result<Self, Error> {
@@ -61,13 +61,13 @@ impl<'a> Plan<'a> {
         for part in &manifest.parts {
             let name = part.path.rsplit('/').next().unwrap_or_default();
             match &part.content {
-                Content::Sqlite { service } | Content::Postgres { service }
+                PartContent::Sqlite { service } | PartContent::Postgres { service }
                     if selection.databases =>
                 {
                     databases.push((part, database(context, part, service)?));
                 }
                 // Others are for the operator: paths and passwords may differ on the new host.
-                Content::Secret | Content::Configuration if selection.databases => {
+                PartContent::Secret | PartContent::Configuration if selection.databases => {
                     let key = keys.iter().find(|(key, _)| *key == name);
                     let restored = || context.mesh.data_dir.join("restored").join(name);
                     let target = key.map_or_else(restored, |(_, path)| path.clone());
@@ -260,7 +260,8 @@ impl<'a> Plan<'a> {
     }
 
     async fn verify(&self) -> Result<Option<VerifyReport>, Error> {
-        let is_ledger = |(_, one): &&(&Part, Database)| one.service == ledger::LedgerService::NAME;
+        let is_ledger =
+            |(_, one): &&(&BackupPart, Database)| one.service == ledger::LedgerService::NAME;
         let Some((_, ledger)) = self.databases.iter().find(is_ledger) else {
             return Ok(None);
         };
@@ -279,20 +280,20 @@ fn checkpoint(note: &str) -> Result<Checkpoint, Error> {
 }
 
 /// The configured database of a service, of the same kind as in the backup.
-fn database(context: &Context, part: &Part, service: &str) -> Result<Database, Error> {
+fn database(context: &Context, part: &BackupPart, service: &str) -> Result<Database, Error> {
     let configured = databases::configured(context)?.into_iter();
     let mut configured = configured.filter(|one| one.service == service);
     let database = configured
         .next()
         .ok_or_else(|| Error::Failed(format!("{}: unknown service", part.path)))?;
     match (&part.content, &database.location) {
-        (Content::Sqlite { .. }, Location::Sqlite(path)) => {
+        (PartContent::Sqlite { .. }, Location::Sqlite(path)) => {
             for side in ["", "-wal", "-shm"] {
                 refuse_existing(Path::new(&format!("{}{side}", path.display())))?;
             }
             Ok(database)
         }
-        (Content::Postgres { .. }, Location::Postgres(_)) => Ok(database),
+        (PartContent::Postgres { .. }, Location::Postgres(_)) => Ok(database),
         _ => Err(Error::Failed(format!(
             "{} cannot be restored to {}: SQLite and PostgreSQL are not converted",
             part.path, database.location

@@ -6,8 +6,8 @@ use ledger::domain::checkpoint::Checkpoint;
 use ledger::{Elsewhere, Location, RemovedAudit, TrustAnchors, VerifyReport, verify_everything};
 use mesh_runtime::{Service as _, error_chain};
 
-use super::archive::Extracted;
-use super::manifest::{Content, Manifest, Part};
+use super::archive::ExtractedBackup;
+use super::manifest::{BackupPart, Manifest, PartContent};
 use crate::error::Error;
 
 /// What was verified.
@@ -23,17 +23,17 @@ pub struct Verified {
 ///
 /// # Errors
 /// If one is damaged, or the ledger was changed.
-pub async fn databases(extracted: &Extracted) -> Result<Verified, Error> {
+pub async fn databases(extracted: &ExtractedBackup) -> Result<Verified, Error> {
     let mut verified = Verified::default();
     for part in &extracted.manifest.parts {
         let path = extracted.path(part);
         match &part.content {
-            Content::Sqlite { service } if service == ledger::LedgerService::NAME => {
+            PartContent::Sqlite { service } if service == ledger::LedgerService::NAME => {
                 let location = Location::Sqlite(path);
                 verified.ledger = Some(ledger(&location, &extracted.manifest, &[]).await?);
             }
-            Content::Sqlite { .. } => intact(part, &path).await?,
-            Content::Postgres { .. } => match mesh_db::backup::check_dump(&path).await {
+            PartContent::Sqlite { .. } => intact(part, &path).await?,
+            PartContent::Postgres { .. } => match mesh_db::backup::check_dump(&path).await {
                 Err(error @ mesh_db::backup::BackupError::Start { .. }) => {
                     let reason = error_chain(&error);
                     verified
@@ -44,7 +44,7 @@ pub async fn databases(extracted: &Extracted) -> Result<Verified, Error> {
                     Error::Failed(format!("{}: {}", part.path, error_chain(&error)))
                 })?,
             },
-            Content::Stream(_) | Content::Configuration | Content::Secret => {}
+            PartContent::Stream(_) | PartContent::Configuration | PartContent::Secret => {}
         }
     }
     Ok(verified)
@@ -75,7 +75,7 @@ pub async fn ledger(
     verified.map_err(|error| Error::unverified("the ledger", error))
 }
 
-async fn intact(part: &Part, path: &Path) -> Result<(), Error> {
+async fn intact(part: &BackupPart, path: &Path) -> Result<(), Error> {
     let found = mesh_db::damage::damage(path).await;
     match found {
         Ok(None) => Ok(()),

@@ -13,8 +13,8 @@ use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use crate::backup::archive::extract;
-use crate::backup::create::{Target, create};
-use crate::backup::restore::Plan;
+use crate::backup::create::{BackupTarget, create};
+use crate::backup::restore::RestorePlan;
 use crate::backup::{Selection, verify};
 use crate::cli::{Backup, BackupCommand, Global, Restore};
 use crate::error::Error;
@@ -33,13 +33,13 @@ pub(super) async fn backup(global: &Global, args: Backup) -> Result<ExitCode, Er
                 "a backup is not for a terminal: redirect standard output, or name a folder".into(),
             ));
         }
-        "-" => Target::Stdout,
+        "-" => BackupTarget::Stdout,
         url if url.contains("://") => {
             return Err(Error::Usage(format!(
                 "{url} is not a folder; for object stores: smesh backup - | aws s3 cp - {url}"
             )));
         }
-        _ => Target::Folder(target),
+        _ => BackupTarget::Folder(target),
     };
     let context = settings::load(global, CancellationToken::new())?;
     let selection = Selection::new(args.databases, args.streams);
@@ -122,7 +122,7 @@ pub(super) async fn restore(global: &Global, args: Restore) -> Result<ExitCode, 
     let extracted = extract(&args.file, folder.path(), |bytes| bar.inc(bytes))?;
     bar.reset();
     let selection = Selection::new(args.databases, args.streams);
-    let plan = Plan::new(&context, &extracted, selection, checkpoint)?;
+    let plan = RestorePlan::new(&context, &extracted, selection, checkpoint)?;
     if !global.json {
         for line in plan.lines() {
             show::line(line)?;

@@ -16,7 +16,7 @@ use crate::show;
 
 /// Result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Grade {
+pub enum CheckResult {
     /// No fault.
     Good,
     /// Works, but needs the operator's attention.
@@ -33,7 +33,7 @@ pub struct Finding {
     /// Subject of the check.
     pub subject: &'static str,
     /// Result of the check.
-    pub grade: Grade,
+    pub grade: CheckResult,
     /// Observation, as text.
     pub found: String,
     /// What to do. Empty if nothing.
@@ -43,7 +43,7 @@ pub struct Finding {
 impl Finding {
     fn new(
         subject: &'static str,
-        grade: Grade,
+        grade: CheckResult,
         found: impl Into<String>,
         fix: impl Into<String>,
     ) -> Self {
@@ -66,10 +66,10 @@ pub(super) async fn run(global: &Global) -> Result<ExitCode, Error> {
             )?;
         } else {
             let (mark, colour) = match finding.grade {
-                Grade::Good => ("ok  ", AnsiColor::Green),
-                Grade::Warning => ("look", AnsiColor::Yellow),
-                Grade::Bad => ("FIX ", AnsiColor::Red),
-                Grade::Unknown => ("?   ", AnsiColor::Magenta),
+                CheckResult::Good => ("ok  ", AnsiColor::Green),
+                CheckResult::Warning => ("look", AnsiColor::Yellow),
+                CheckResult::Bad => ("FIX ", AnsiColor::Red),
+                CheckResult::Unknown => ("?   ", AnsiColor::Magenta),
             };
             let mark = show::styled(mark, Style::new().bold().fg_color(Some(colour.into())));
             show::line(format!(
@@ -87,7 +87,7 @@ pub(super) async fn run(global: &Global) -> Result<ExitCode, Error> {
     }
     let bad = findings
         .iter()
-        .filter(|finding| finding.grade == Grade::Bad)
+        .filter(|finding| finding.grade == CheckResult::Bad)
         .count();
     if !global.json {
         let summary = match bad {

@@ -18,7 +18,7 @@ pub(super) async fn run(global: &Global, args: cli::Export) -> Result<ExitCode, 
     query.push(("format", args.format.as_str().into()));
     query.extend(args.fields.map(|fields| ("fields", fields)));
     let mut download = client.download("/v1/events/export", &query).await?;
-    let mut target = Target::open(args.output)?;
+    let mut target = ExportTarget::open(args.output)?;
     // Shown on a terminal only, on standard error.
     let bar = ProgressBar::new_spinner().with_style(
         ProgressStyle::with_template("{spinner} {binary_bytes} written in {elapsed}")
@@ -33,14 +33,14 @@ pub(super) async fn run(global: &Global, args: cli::Export) -> Result<ExitCode, 
     Ok(ExitCode::SUCCESS)
 }
 
-pub(super) enum Target {
+pub(super) enum ExportTarget {
     /// Standard output.
     Stream(io::Stdout),
     /// A file, renamed to its final name once complete, so that a partial export is not taken for a complete one.
     File(PathBuf, NamedTempFile),
 }
 
-impl Target {
+impl ExportTarget {
     pub(super) fn open(path: Option<PathBuf>) -> Result<Self, Error> {
         let Some(path) = path else {
             return Ok(Self::Stream(io::stdout()));

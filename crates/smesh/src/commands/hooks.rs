@@ -24,8 +24,8 @@ use crate::show;
 use crate::slurm_conf::SlurmConf;
 
 use kinds::Hosts;
-pub use plan::Plan;
-use plan::{Hook, Site};
+pub use plan::InstallPlan;
+use plan::{Hook, PlanInputs};
 
 /// Bytes read of a file. Our scripts are short, and the path may also name a large program.
 const SCRIPT_BYTES: u64 = 64 << 10;
@@ -69,7 +69,10 @@ fn hook_config(global: &Global, named: Option<&Path>) -> PathBuf {
 ///
 /// # Errors
 /// If neither slurmctld nor a slurm.conf provides the current settings.
-pub async fn plan_here(global: &Global, files: &HookFiles) -> Result<(SlurmConf, Plan), Error> {
+pub async fn plan_here(
+    global: &Global,
+    files: &HookFiles,
+) -> Result<(SlurmConf, InstallPlan), Error> {
     let slurm = slurm_config(global, files.slurm_conf.as_deref());
     let (conf, controller) = current(&slurm).await?;
     let program = files.program.clone().unwrap_or_else(hook_program);
@@ -83,7 +86,7 @@ pub async fn plan_here(global: &Global, files: &HookFiles) -> Result<(SlurmConf,
     } else {
         String::new()
     };
-    let plan = Site {
+    let plan = PlanInputs {
         conf: &conf,
         program: &program,
         config: &config,
@@ -190,7 +193,7 @@ async fn print(global: &Global, files: HookFiles) -> Result<(), Error> {
 }
 
 /// Hosts of slurmctld, in parentheses.
-fn of(plan: &Plan) -> String {
+fn of(plan: &InstallPlan) -> String {
     if plan.controllers.is_empty() {
         String::new()
     } else {

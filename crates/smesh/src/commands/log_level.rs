@@ -7,7 +7,7 @@ use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use crate::cli::{Global, LogLevel};
-use crate::client::{Address, Client, Query};
+use crate::client::{ApiAddress, Client, Query};
 use crate::error::Error;
 use crate::{settings, show};
 
@@ -18,7 +18,7 @@ pub(super) async fn run(global: &Global, args: &LogLevel) -> Result<ExitCode, Er
         Some(service) => {
             let context = settings::load(global, CancellationToken::new())?;
             let socket = context.mesh.data_dir.join(format!("{service}.sock"));
-            Client::new(Address::Unix(socket))?
+            Client::new(ApiAddress::Unix(socket))?
         }
         None => settings::client(global)?,
     };

@@ -15,8 +15,8 @@ use self::published::Follower;
 use crate::cli::{Global, LedgerMonitor};
 use crate::client::Client;
 use crate::error::Error;
-use crate::known::published::Compared;
-use crate::known::{self, KnownLedger, KnownLedgers, Seen};
+use crate::known_ledgers::published::Compared;
+use crate::known_ledgers::{self, KnownLedger, KnownLedgers, LedgerComparison};
 use crate::{settings, show};
 
 pub(super) async fn run(global: &Global, args: &LedgerMonitor) -> Result<ExitCode, Error> {
@@ -88,8 +88,8 @@ struct Contradiction<'a> {
 impl Monitor<'_> {
     /// Compares the ledger with its stored state, then with what it published.
     async fn check(&mut self) -> Result<Check, Error> {
-        match known::check_latest(&self.client, &self.file).await? {
-            Seen::Contradiction {
+        match known_ledgers::check_latest(&self.client, &self.file).await? {
+            LedgerComparison::Contradiction {
                 reason,
                 known,
                 latest,
@@ -101,11 +101,11 @@ impl Monitor<'_> {
                     shown: &latest,
                 };
                 self.alert(&known, &found).await?;
-                let alert = known::refusal(&self.client, &self.file, &reason, &known);
+                let alert = known_ledgers::refusal(&self.client, &self.file, &reason, &known);
                 Ok(Check::Contradicted(alert))
             }
-            Seen::Known(known) => self.check_published(known).await,
-            Seen::Nothing => {
+            LedgerComparison::Known(known) => self.check_published(known).await,
+            LedgerComparison::Nothing => {
                 if self.args.once {
                     show::line("there is no checkpoint yet")?;
                 }
@@ -133,7 +133,7 @@ impl Monitor<'_> {
                 };
                 self.alert(&known, &found).await?;
                 let (client, file) = (&self.client, &self.file);
-                let alert = known::published::refusal(client, file, &reason, &known);
+                let alert = known_ledgers::published::refusal(client, file, &reason, &known);
                 return Ok(Check::Contradicted(alert));
             }
             Ok(Some(Compared::Consistent { ignored, .. })) => {
@@ -216,7 +216,7 @@ pub(super) async fn accept(global: &Global, origin: &str) -> Result<(), Error> {
     let client = settings::client(global)?.unguarded();
     let file = file()?;
     let address = client.address().to_string();
-    let Seen::Known(latest) = known::latest_unchecked(&client).await? else {
+    let LedgerComparison::Known(latest) = known_ledgers::latest_unchecked(&client).await? else {
         return Err(Error::Failed("there is no checkpoint yet".to_owned()));
     };
     let checkpoint = Checkpoint::unverified(&latest.checkpoint)
@@ -237,7 +237,7 @@ pub(super) async fn accept(global: &Global, origin: &str) -> Result<(), Error> {
 
 fn file() -> Result<KnownLedgers, Error> {
     KnownLedgers::of_user().ok_or_else(|| {
-        let variable = known::FILE_VARIABLE;
+        let variable = known_ledgers::FILE_VARIABLE;
         Error::Failed(format!(
             "$HOME is not set: set {variable} to the file for the checkpoints that were seen"
         ))

@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::cli::{Global, LedgerRetain};
 use crate::error::Error;
-use crate::{known, reader, settings, show};
+use crate::{known_ledgers, reader, settings, show};
 
 pub(super) async fn retain(global: &Global, args: LedgerRetain) -> Result<(), Error> {
     let before = before(args.before)?;
@@ -107,7 +107,7 @@ pub(super) async fn retain(global: &Global, args: LedgerRetain) -> Result<(), Er
 
 pub(super) async fn list(global: &Global) -> Result<(), Error> {
     // What was taken out of the database of a ledger, which its API shows.
-    known::guard(settings::client(global)?.unguarded()).await?;
+    known_ledgers::guard(settings::client(global)?.unguarded()).await?;
     let context = settings::load(global, CancellationToken::new())?;
     let config: ledger::Config = context.section("ledger")?;
     let location: Location = match config.reader().map_err(failed)? {

@@ -19,7 +19,7 @@ use ledger::{
 };
 use tokio_util::sync::CancellationToken;
 
-use self::report::{Lie, Outcome};
+use self::report::{FailedComparison, VerificationResult};
 use crate::cli::{self, Global};
 use crate::error::Error;
 use crate::{settings, show};
@@ -31,9 +31,9 @@ pub(super) async fn run(global: &Global, args: cli::Verify) -> Result<ExitCode, 
         _ => None,
     };
     let outcome = match (result, uncosigned) {
-        (Err(lie), _) => Outcome::Lie(lie),
-        (Ok(report), Some(reason)) => Outcome::Uncosigned { report, reason },
-        (Ok(report), None) => Outcome::of(report, !args.key.is_empty()),
+        (Err(lie), _) => VerificationResult::FailedComparison(lie),
+        (Ok(report), Some(reason)) => VerificationResult::Uncosigned { report, reason },
+        (Ok(report), None) => VerificationResult::of(report, !args.key.is_empty()),
     };
     outcome.show(global.json)
 }
@@ -52,7 +52,10 @@ fn location(global: &Global, file: Option<&Path>) -> Result<Location, Error> {
     }
 }
 
-async fn verify(global: &Global, args: &cli::Verify) -> Result<Result<VerifyReport, Lie>, Error> {
+async fn verify(
+    global: &Global,
+    args: &cli::Verify,
+) -> Result<Result<VerifyReport, FailedComparison>, Error> {
     let trust = trust(args)?;
     let bar = ProgressBar::new(0).with_style(bar_style());
     let result = if args.remote {
@@ -71,7 +74,7 @@ async fn database(
     args: &cli::Verify,
     mut trust: TrustAnchors,
     bar: &ProgressBar,
-) -> Result<Result<VerifyReport, Lie>, Error> {
+) -> Result<Result<VerifyReport, FailedComparison>, Error> {
     let failed = |error: ledger::Error| Error::Failed(mesh_runtime::error_chain(&error));
     let (location, writable, configured) = match &args.database {
         Some(path) => {
@@ -101,7 +104,7 @@ async fn database(
         }
     };
     let unread = |error: VerifyError| Error::unverified(&format!("verify {location}"), error);
-    let lie_or = |error: VerifyError| match Lie::of(&error) {
+    let lie_or = |error: VerifyError| match FailedComparison::of(&error) {
         Some(lie) => Ok(Err(lie)),
         None => Err(unread(error)),
     };

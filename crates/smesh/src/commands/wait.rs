@@ -25,14 +25,14 @@ const END_GRACE_PERIOD: Duration = Duration::from_secs(15);
 
 /// The awaited event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Goal {
+pub enum AwaitedEvent {
     /// The end of the job, of any kind.
     End,
     /// An event of this type.
     Event(EventType),
 }
 
-impl FromStr for Goal {
+impl FromStr for AwaitedEvent {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self, Error> {
@@ -77,7 +77,7 @@ pub enum WaitState {
 /// components). It has ended when each of its records has ended finally.
 #[derive(Debug)]
 pub struct Waiter {
-    goal: Goal,
+    goal: AwaitedEvent,
     /// Records of the job by job id (of an array: its tasks and its remainder). The value is the end of the newest run, `None` while
     /// it is alive.
     records: BTreeMap<u32, Option<EventType>>,
@@ -87,7 +87,7 @@ pub struct Waiter {
 
 impl Waiter {
     /// Waits for a goal.
-    pub const fn new(goal: Goal) -> Self {
+    pub const fn new(goal: AwaitedEvent) -> Self {
         Self {
             goal,
             records: BTreeMap::new(),
@@ -104,7 +104,7 @@ impl Waiter {
         if !self.seen.insert(event.id.clone()) {
             return self.state();
         }
-        if self.goal == Goal::Event(kind) {
+        if self.goal == AwaitedEvent::Event(kind) {
             self.happened = true;
         }
         let Some(Payload::Job(_)) = &event.payload else {
@@ -142,18 +142,18 @@ impl Waiter {
         };
         match self.goal {
             // Events that follow the end of a job stay possible after it.
-            Goal::Event(kind) if !is_decided_by_end(kind) => WaitState::Open,
+            AwaitedEvent::Event(kind) if !is_decided_by_end(kind) => WaitState::Open,
             _ if ends.iter().any(|end| may_go_on(*end)) => WaitState::Unsettled,
-            Goal::End => WaitState::Happened,
-            Goal::Event(_) => WaitState::Impossible,
+            AwaitedEvent::End => WaitState::Happened,
+            AwaitedEvent::Event(_) => WaitState::Impossible,
         }
     }
 
     /// State after the grace period without a requeue.
     fn settled(&self) -> WaitState {
         match (self.state(), self.goal) {
-            (WaitState::Unsettled, Goal::End) => WaitState::Happened,
-            (WaitState::Unsettled, Goal::Event(_)) => WaitState::Impossible,
+            (WaitState::Unsettled, AwaitedEvent::End) => WaitState::Happened,
+            (WaitState::Unsettled, AwaitedEvent::Event(_)) => WaitState::Impossible,
             (state, _) => state,
         }
     }
@@ -177,7 +177,7 @@ fn end_marker(run: &str) -> String {
 }
 
 pub(super) async fn run(global: &Global, args: &cli::Wait) -> Result<ExitCode, Error> {
-    let goal: Goal = args.event.parse()?;
+    let goal: AwaitedEvent = args.event.parse()?;
     let decided = decide(global, args, goal);
     match args.timeout {
         None => decided.await,
@@ -196,7 +196,7 @@ pub(super) async fn run(global: &Global, args: &cli::Wait) -> Result<ExitCode, E
     }
 }
 
-async fn decide(global: &Global, args: &cli::Wait, goal: Goal) -> Result<ExitCode, Error> {
+async fn decide(global: &Global, args: &cli::Wait, goal: AwaitedEvent) -> Result<ExitCode, Error> {
     let client = settings::client(global)?;
     let cluster = settings::cluster(global)?;
     let mut waiter = Waiter::new(goal);
@@ -379,7 +379,7 @@ mod tests {
     #[test]
     fn an_end_that_arrives_before_its_start_is_final() {
         use EventType::{JobCompleted, JobStarted};
-        let mut waiter = Waiter::new(Goal::End);
+        let mut waiter = Waiter::new(AwaitedEvent::End);
         waiter.apply(&fixtures::job_event(
             JobCompleted,
             fixtures::ended(fixtures::job(7), "COMPLETED", 5),
@@ -393,7 +393,7 @@ mod tests {
     #[test]
     fn an_array_has_ended_when_all_its_tasks_have() {
         use EventType::{JobCompleted, JobStarted};
-        let mut waiter = Waiter::new(Goal::End);
+        let mut waiter = Waiter::new(AwaitedEvent::End);
         for id in [7, 8] {
             waiter.apply(&fixtures::job_event(JobStarted, fixtures::job(id)));
         }
@@ -415,7 +415,7 @@ mod tests {
 
     #[test]
     fn unknown_events_are_refused_with_the_list() {
-        let error = "begun".parse::<Goal>().unwrap_err().to_string();
+        let error = "begun".parse::<AwaitedEvent>().unwrap_err().to_string();
         assert!(
             error.contains("started") && error.contains("end"),
             "{error}"

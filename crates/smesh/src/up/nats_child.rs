@@ -109,7 +109,7 @@ impl NatsChild {
         };
         stores.ok();
         let stop = CancellationToken::new();
-        let supervised = Supervised {
+        let supervised = RestartInputs {
             program,
             files,
             port,
@@ -261,7 +261,7 @@ fn choose_port(data: &DataDir, asked: Option<u16>) -> Result<u16, Error> {
 }
 
 /// Data needed to restart the server.
-struct Supervised {
+struct RestartInputs {
     program: PathBuf,
     files: Files,
     port: u16,
@@ -272,7 +272,7 @@ struct Supervised {
     shutdown: CancellationToken,
 }
 
-impl Supervised {
+impl RestartInputs {
     /// Restarts the server whenever it dies, first at once, then with growing pauses, until stopped. If another process has taken its
     /// port meanwhile, everything stops: the services reconnect to that port by themselves, and the next start has another port and
     /// new passwords.
@@ -421,7 +421,7 @@ mod tests {
             ..mesh_bus::Config::default()
         };
         let health = mesh_runtime::Health::default();
-        let supervised = Supervised {
+        let supervised = RestartInputs {
             program: PathBuf::new(),
             files,
             port: 0,

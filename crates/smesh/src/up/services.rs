@@ -11,7 +11,7 @@ use crate::error::Error;
 use crate::services::{SERVICES, ServiceEntry};
 
 /// The running services.
-pub struct Running {
+pub struct RunningServices {
     /// Routes of all services.
     pub router: Router,
     /// Services that are off or could not start.
@@ -27,8 +27,8 @@ type Work = BoxFuture<'static, (&'static str, Condition, Result<(), BoxError>)>;
 /// # Errors
 /// The first service with an invalid configuration. A service that cannot start for another reason is left out, and readiness reports
 /// it. If none starts, that is an error.
-pub async fn start(context: &Context, child: Option<&NatsChild>) -> Result<Running, Error> {
-    let mut starter = Starter {
+pub async fn start(context: &Context, child: Option<&NatsChild>) -> Result<RunningServices, Error> {
+    let mut starter = ServiceStarter {
         context,
         child,
         router: Router::new(),
@@ -39,7 +39,7 @@ pub async fn start(context: &Context, child: Option<&NatsChild>) -> Result<Runni
     for service in &SERVICES {
         starter.add(service).await?;
     }
-    let Starter {
+    let ServiceStarter {
         router,
         work,
         left_out,
@@ -49,7 +49,7 @@ pub async fn start(context: &Context, child: Option<&NatsChild>) -> Result<Runni
     if let (Some(error), true) = (failed, work.is_empty()) {
         return Err(error);
     }
-    Ok(Running {
+    Ok(RunningServices {
         router,
         left_out,
         run: all(work, context.clone()).boxed(),
@@ -70,7 +70,7 @@ pub fn check(context: &Context) -> Result<(), Error> {
     Ok(())
 }
 
-struct Starter<'a> {
+struct ServiceStarter<'a> {
     context: &'a Context,
     child: Option<&'a NatsChild>,
     router: Router,
@@ -80,7 +80,7 @@ struct Starter<'a> {
     failed: Option<Error>,
 }
 
-impl Starter<'_> {
+impl ServiceStarter<'_> {
     async fn add(&mut self, service: &ServiceEntry) -> Result<(), Error> {
         let name = service.name();
         let failed = |source| Error::Service {

@@ -5,7 +5,7 @@ use mesh_events::proto::mesh::event::v1::event::Payload;
 use mesh_events::proto::mesh::event::v1::{Correlation, IdSource, Source};
 use mesh_events::{Event, EventId, EventType, RunKey, SCHEMA_VERSION, Slot};
 
-use super::{AccrualState, Tick, TickReason};
+use super::{AccrualPoint, AccrualReason, AccrualState};
 
 /// What is stored of a run for its events.
 #[derive(Clone, Debug)]
@@ -21,10 +21,10 @@ pub struct AccrualFacts {
 }
 
 /// The number in the id: odd for an amount, which is passed once, and even for all others, whose times only grow.
-fn number(tick: &Tick) -> u64 {
+fn number(tick: &AccrualPoint) -> u64 {
     match tick.reason {
-        TickReason::Threshold(threshold) => threshold.0.unsigned_abs() * 2 + 1,
-        TickReason::BurnRate | TickReason::Interval => tick.as_of.unsigned_abs() * 2,
+        AccrualReason::Threshold(threshold) => threshold.0.unsigned_abs() * 2 + 1,
+        AccrualReason::BurnRate | AccrualReason::Interval => tick.as_of.unsigned_abs() * 2,
     }
 }
 
@@ -32,7 +32,7 @@ fn number(tick: &Tick) -> u64 {
 pub fn event(
     run: &RunKey,
     facts: &AccrualFacts,
-    tick: &Tick,
+    tick: &AccrualPoint,
     payload: CostEvent,
     is_late: bool,
 ) -> Event {

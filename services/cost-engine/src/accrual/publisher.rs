@@ -17,7 +17,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::handled::HandledMessages;
-use super::{AccrualRules, DAY_SECONDS, Tick, TickReason, event, of_running};
+use super::{AccrualPoint, AccrualReason, AccrualRules, DAY_SECONDS, event, of_running};
 use crate::CostEngineService;
 use crate::adapters::{Filter, OpenRun, Store, Transaction};
 use crate::costing;
@@ -61,7 +61,7 @@ type RunId = (String, String);
 
 /// What a transaction published.
 #[derive(Debug, Default)]
-struct Published {
+struct PublishedAccruals {
     events: usize,
     /// How many of its runs have nothing left.
     runs: usize,
@@ -185,10 +185,10 @@ impl AccrualPublisher {
         book: &PriceBook,
         until: i64,
         now: i64,
-    ) -> Result<Published, Error> {
+    ) -> Result<PublishedAccruals, Error> {
         let mut transaction = self.store.begin().await?;
         transaction.lock(ids).await?;
-        let mut done = Published::default();
+        let mut done = PublishedAccruals::default();
         for id @ (cluster, key) in ids {
             if transaction.is_estimate_unpublished(cluster, key).await? {
                 done.waiting.push(id.clone());
@@ -238,7 +238,7 @@ fn spread(id: &RunId) -> i64 {
 
 /// What is due of a run.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Plan {
+pub(super) struct DueAccruals {
     /// True if something is due now.
     pub is_due: bool,
     /// Nothing more is due before.
@@ -251,7 +251,7 @@ pub(super) fn next_tick(
     book: &PriceBook,
     (history, job): (&RunHistory, &Job),
     (done_until, until, ahead): (i64, i64, i64),
-) -> Plan {
+) -> DueAccruals {
     let ticks = |until| of_running(rules, book, history, job, until);
     let charged = costing::accrued_until(history, job, ahead);
     // Past its limit a run has no more ticks.
@@ -271,9 +271,9 @@ pub(super) fn next_tick(
         // A price is missing in the future. What is known until now counts.
         None => (ticks(until).unwrap_or_default(), until + 1),
     };
-    let is_new = |tick: &Tick| done_until < tick.as_of && tick.as_of <= until;
+    let is_new = |tick: &AccrualPoint| done_until < tick.as_of && tick.as_of <= until;
     let next = found.iter().find(|tick| tick.as_of > until);
-    Plan {
+    DueAccruals {
         is_due: found.iter().any(is_new),
         next: next.map_or(horizon, |tick| tick.as_of),
     }
@@ -301,7 +301,7 @@ impl RunTicks<'_> {
         &self,
         transaction: &mut Transaction,
         run: &RunKey,
-        ticks: &[Tick],
+        ticks: &[AccrualPoint],
         traceparent: &str,
     ) -> Result<usize, Error> {
         if ticks.is_empty() {
@@ -318,7 +318,7 @@ impl RunTicks<'_> {
             if events >= self.max_events {
                 break;
             }
-            let is_amount = matches!(tick.reason, TickReason::Threshold(_));
+            let is_amount = matches!(tick.reason, AccrualReason::Threshold(_));
             if tick.as_of < self.since && !is_amount {
                 continue;
             }

@@ -2,7 +2,7 @@
 
 use mesh_events::proto::mesh::job::v1::Job;
 
-use super::{AccrualRules, Tick, ticks};
+use super::{AccrualPoint, AccrualRules, ticks};
 use crate::costing;
 use crate::domain::PriceError;
 use crate::price_book::PriceBook;
@@ -18,7 +18,7 @@ pub fn of_running(
     history: &RunHistory,
     job: &Job,
     until: i64,
-) -> Result<Vec<Tick>, PriceError> {
+) -> Result<Vec<AccrualPoint>, PriceError> {
     let Some(start) = seconds(job.start_time.as_ref()) else {
         return Ok(Vec::new());
     };
@@ -44,7 +44,7 @@ pub fn of_ended(
     history: &RunHistory,
     record: &Job,
     end: i64,
-) -> Result<Vec<Tick>, PriceError> {
+) -> Result<Vec<AccrualPoint>, PriceError> {
     let start = [Some(record), history.start.as_ref()].into_iter().flatten();
     let Some(start) = start
         .filter_map(|job| seconds(job.start_time.as_ref()))

@@ -77,11 +77,11 @@ fn rules(at: &[i64], every: Option<i64>) -> AccrualRules {
 }
 
 /// `<seconds since the start> <reason> <cents> <cents per hour>`.
-fn written(ticks: &[Tick]) -> Vec<String> {
+fn written(ticks: &[AccrualPoint]) -> Vec<String> {
     let cents = |amount: Micros| amount.0 / 10_000;
-    let line = |tick: &Tick| {
+    let line = |tick: &AccrualPoint| {
         let reason = match tick.reason {
-            TickReason::Threshold(threshold) => format!("{}", threshold.0 / 1_000_000),
+            AccrualReason::Threshold(threshold) => format!("{}", threshold.0 / 1_000_000),
             other => other.as_str().to_owned(),
         };
         let (accrued, rate) = (cents(tick.accrued), cents(tick.burn_rate));
@@ -233,13 +233,18 @@ fn few_runs_are_looked_at_when_they_end() {
 }
 
 /// The state afterwards, and what is published.
-fn take_all(mut state: AccrualState, ticks: &[Tick]) -> (AccrualState, Vec<Tick>) {
+fn take_all(mut state: AccrualState, ticks: &[AccrualPoint]) -> (AccrualState, Vec<AccrualPoint>) {
     let published = ticks.iter().filter_map(|tick| state.take(tick));
     let published = published.collect();
     (state, published)
 }
 
-fn events(book: &PriceBook, history: &RunHistory, record: &Job, ticks: &[Tick]) -> Vec<Event> {
+fn events(
+    book: &PriceBook,
+    history: &RunHistory,
+    record: &Job,
+    ticks: &[AccrualPoint],
+) -> Vec<Event> {
     let run = RunKey::parse("c", &record.run).unwrap();
     let envelope = Event {
         owner: Some(Owner {
@@ -255,7 +260,7 @@ fn events(book: &PriceBook, history: &RunHistory, record: &Job, ticks: &[Tick]) 
         numbers: history.marks.iter().map(|(at, _)| (*at, 3)).collect(),
         state: AccrualState::default(),
     };
-    let made = |tick: &Tick| {
+    let made = |tick: &AccrualPoint| {
         let payload = costing::accrued(book, history, record, tick);
         event(&run, &facts, tick, payload, false)
     };
@@ -315,7 +320,7 @@ proptest! {
             // The cost that live queries have at that moment.
             let live = costing::spent(&book, &life, &job, tick.as_of).unwrap();
             prop_assert_eq!(tick.accrued, live.cost);
-            if let TickReason::Threshold(threshold) = tick.reason {
+            if let AccrualReason::Threshold(threshold) = tick.reason {
                 let before = costing::spent(&book, &life, &job, tick.as_of - 1).unwrap();
                 prop_assert!(before.cost < threshold && threshold <= live.cost);
             }
@@ -351,8 +356,8 @@ proptest! {
         let mut amounts: Vec<Micros> = published
             .iter()
             .filter_map(|tick| match tick.reason {
-                TickReason::Threshold(threshold) => Some(threshold),
-                TickReason::BurnRate | TickReason::Interval => None,
+                AccrualReason::Threshold(threshold) => Some(threshold),
+                AccrualReason::BurnRate | AccrualReason::Interval => None,
             })
             .collect();
         let published = amounts.len();
@@ -387,10 +392,10 @@ fn the_id_is_derived_from_the_estimate() {
 
 #[test]
 fn a_moved_amount_hides_no_interval() {
-    let moved = Tick {
+    let moved = AccrualPoint {
         as_of: START + 3_600,
-        reason: TickReason::Threshold(Micros(10_000_000)),
-        otherwise: Some(TickReason::Interval),
+        reason: AccrualReason::Threshold(Micros(10_000_000)),
+        otherwise: Some(AccrualReason::Interval),
         accrued: Micros(10_000_000),
         burn_rate: Micros(36_000_000),
     };
@@ -401,7 +406,7 @@ fn a_moved_amount_hides_no_interval() {
         day_events: 1,
     };
     let taken = state.take(&moved).unwrap();
-    assert_eq!(taken.reason, TickReason::Interval);
+    assert_eq!(taken.reason, AccrualReason::Interval);
     assert_eq!((state.until, state.day_events), (START + 3_600, 2));
     assert_eq!(state.take(&moved), None);
 }

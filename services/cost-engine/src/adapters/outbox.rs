@@ -15,7 +15,7 @@ const TAKEOVER_DELAY: Duration = Duration::from_secs(10);
 
 /// An event in the outbox.
 #[derive(Clone, Debug)]
-pub struct Unpublished {
+pub struct OutboxEvent {
     /// The event.
     pub event: Event,
     /// Trace context of the job event that caused it. Empty if there is none.
@@ -28,7 +28,7 @@ impl Store {
     ///
     /// # Errors
     /// If the database refuses, or a stored event cannot be decoded.
-    pub async fn unpublished(&self, limit: u32) -> Result<Vec<Unpublished>, Error> {
+    pub async fn unpublished(&self, limit: u32) -> Result<Vec<OutboxEvent>, Error> {
         const ACTION: &str = "read outbox";
         let now = Utc::now();
         let sql = Sql::new("SELECT event_id, body, traceparent FROM outbox WHERE made_by = ")
@@ -56,7 +56,7 @@ impl Store {
                     run: id,
                     source,
                 })?;
-                Ok(Unpublished { event, traceparent })
+                Ok(OutboxEvent { event, traceparent })
             })
             .collect()
     }

@@ -17,7 +17,7 @@ use super::open_costs::CostCurves;
 use super::pending_costs::PendingCosts;
 use super::published::{Evaluated, published};
 use super::status::{BudgetStatus, ForecastStatus};
-use super::usage::{Amounts, Groups};
+use super::usage::{Amounts, RunGroups};
 use super::{Budget, Clusters};
 use crate::adapters::{BudgetFacts, BudgetState, People, PriceBooks, RunKeys, Store};
 use crate::domain::calendar_period::{LocalDay, Period, day};
@@ -199,7 +199,7 @@ impl BudgetEvaluator {
         intervals: &[Interval],
         (facts, tree): (&BudgetFacts, &AccountTree),
         now: i64,
-    ) -> Result<Vec<Groups>, Error> {
+    ) -> Result<Vec<RunGroups>, Error> {
         self.curves.set_open(book, &facts.open, now);
         self.pending_costs
             .set(&self.store, book, &facts.pending, now)
@@ -242,7 +242,7 @@ impl BudgetEvaluator {
                     add(&run.keys, self.pending_costs.amounts(run));
                 }
             }
-            groups.push(Groups::new(costs, &facts.people, tree));
+            groups.push(RunGroups::new(costs, &facts.people, tree));
         }
         self.curves.retain_cut(|run| cut_runs.contains(run));
         Ok(groups)
@@ -252,7 +252,7 @@ impl BudgetEvaluator {
         &self,
         current: &[(&Budget, Period)],
         intervals: &Intervals,
-        (groups, tree): (&[Groups], &AccountTree),
+        (groups, tree): (&[RunGroups], &AccountTree),
         now: i64,
     ) -> DailyFacts {
         let mut facts = DailyFacts::default();

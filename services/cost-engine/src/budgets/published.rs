@@ -6,7 +6,7 @@ use mesh_events::Event;
 use super::crossing::{Crossing, PublishedState, crossings};
 use super::event::{QuotaFacts, event};
 use super::status::BudgetStatus;
-use super::usage::{Amounts, Groups};
+use super::usage::{Amounts, RunGroups};
 use super::{Budget, Clusters, ScopeKey};
 use crate::adapters::{BudgetState, People};
 use crate::domain::calendar_period::Period;
@@ -15,7 +15,7 @@ use crate::domain::calendar_period::Period;
 const MAX_CONTRIBUTORS: usize = 5;
 
 /// A budget, its period, its use, its status, and the costs of the period.
-pub(crate) type Evaluated<'a> = (&'a Budget, Period, Amounts, BudgetStatus, &'a Groups);
+pub(crate) type Evaluated<'a> = (&'a Budget, Period, Amounts, BudgetStatus, &'a RunGroups);
 
 /// The states of a budget after an evaluation, that of its period last, and the events that lead there from the known states.
 pub(crate) fn published(
@@ -151,7 +151,7 @@ mod tests {
     ) -> (Vec<BudgetState>, Vec<Event>) {
         let period = month(day);
         let status = BudgetStatus::of(budget, &period, used, "EUR");
-        let groups = Groups::default();
+        let groups = RunGroups::default();
         let one = (budget, period, used, status, &groups);
         let clusters = Clusters::new("c", clusters.iter().copied());
         let people = People::default();

@@ -63,7 +63,7 @@ impl Amounts {
 
 /// Runs with equal keys.
 #[derive(Clone, Debug)]
-struct Group {
+struct RunGroup {
     keys: RunKeys,
     person: String,
     /// The account and those above it.
@@ -73,19 +73,19 @@ struct Group {
 
 /// Costs of a period by group.
 #[derive(Clone, Debug, Default)]
-pub struct Groups {
-    groups: Vec<Group>,
+pub struct RunGroups {
+    groups: Vec<RunGroup>,
     index: HashMap<(ScopeKey, String), Vec<usize>>,
 }
 
-impl Groups {
+impl RunGroups {
     /// Indexes the costs of a period.
     pub fn new(costs: HashMap<RunKeys, Amounts>, people: &People, tree: &AccountTree) -> Self {
         let mut this = Self::default();
         let mut costs: Vec<_> = costs.into_iter().collect();
         costs.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
         for (keys, amounts) in costs {
-            let group = Group {
+            let group = RunGroup {
                 person: people.of(&keys.cluster, &keys.user).key,
                 accounts: tree.with_ancestors(&keys.cluster, &keys.account),
                 keys,
@@ -129,7 +129,7 @@ impl Groups {
         users.into_iter().map(owned).collect()
     }
 
-    fn of<'a>(&'a self, budget: &'a Budget) -> impl Iterator<Item = &'a Group> {
+    fn of<'a>(&'a self, budget: &'a Budget) -> impl Iterator<Item = &'a RunGroup> {
         let candidates = self.candidates(budget).into_iter();
         candidates
             .map(move |position| &self.groups[position])
@@ -150,7 +150,7 @@ impl Groups {
     }
 }
 
-impl Group {
+impl RunGroup {
     fn values(&self, key: ScopeKey) -> Vec<&str> {
         match key {
             ScopeKey::Identity => vec![&self.person],
@@ -215,7 +215,7 @@ mod tests {
             (run("bob", "nlp", ""), settled(10)),
             (run("alice", "vision", "b=2"), settled(100)),
         ]);
-        let groups = Groups::new(costs, &People::default(), &AccountTree::default());
+        let groups = RunGroups::new(costs, &People::default(), &AccountTree::default());
         for (scope, used) in [
             ("account = \"nlp\"", 11),
             ("account = [\"nlp\", \"vision\"]", 111),
@@ -252,7 +252,7 @@ mod tests {
             (on("c", "vision"), settled(1_000)),
             (on("d", "nlp-a"), settled(10_000)),
         ]);
-        let groups = Groups::new(costs, &People::default(), &tree);
+        let groups = RunGroups::new(costs, &People::default(), &tree);
         for (scope, used) in [
             ("account = \"nlp\", subtree = true", 111),
             ("account = \"nlp\", subtree = false", 1),
@@ -281,7 +281,7 @@ mod tests {
             };
             *costs.entry(run(&user(n), &account(n), "")).or_default() += one;
         }
-        let groups = Groups::new(costs, &People::default(), &AccountTree::default());
+        let groups = RunGroups::new(costs, &People::default(), &AccountTree::default());
         let scopes: Vec<String> = (0..1_000)
             .map(|n| match n % 2 {
                 0 => format!(

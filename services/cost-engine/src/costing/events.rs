@@ -8,7 +8,7 @@ use mesh_events::{Event, EventId, EventType, SCHEMA_VERSION};
 use pbjson_types::Timestamp;
 
 use super::{WasteColumns, rate, rate_at, spent, waste};
-use crate::accrual::{Tick, TickReason};
+use crate::accrual::{AccrualPoint, AccrualReason};
 use crate::domain::money::fraction;
 use crate::domain::{Class, Micros, PriceError};
 use crate::price_book::PriceBook;
@@ -202,7 +202,12 @@ fn as_it_ended(snapshot: &Job, record: &Job) -> Job {
 }
 
 /// The payload of `cost.accrued`.
-pub fn accrued(book: &PriceBook, history: &RunHistory, newest: &Job, tick: &Tick) -> CostEvent {
+pub fn accrued(
+    book: &PriceBook,
+    history: &RunHistory,
+    newest: &Job,
+    tick: &AccrualPoint,
+) -> CostEvent {
     let resized = history.resizes.iter().filter(|(at, _)| *at <= tick.as_of);
     let job = resized.max_by_key(|(at, _)| *at).map(|(_, job)| job);
     let job = job.or(history.start.as_ref()).unwrap_or(newest);
@@ -216,8 +221,8 @@ pub fn accrued(book: &PriceBook, history: &RunHistory, newest: &Job, tick: &Tick
         charged_seconds: start.abs_diff(tick.as_of),
         reason: tick.reason.as_str().to_owned(),
         threshold: match tick.reason {
-            TickReason::Threshold(threshold) => Some(money(book, threshold)),
-            TickReason::BurnRate | TickReason::Interval => None,
+            AccrualReason::Threshold(threshold) => Some(money(book, threshold)),
+            AccrualReason::BurnRate | AccrualReason::Interval => None,
         },
         ..described(book)
     }

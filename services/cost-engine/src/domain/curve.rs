@@ -52,7 +52,7 @@ impl CurveBuilder {
 pub struct CostCurve {
     segments: Vec<Segment>,
     /// The same in integers. `None` if they do not fit.
-    integers: Option<Integers>,
+    integers: Option<IntegerCurve>,
 }
 
 /// A part of a curve with one rate.
@@ -67,7 +67,7 @@ struct Segment {
 
 /// Costs and rates of the segments with a common denominator.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Integers {
+struct IntegerCurve {
     denominator: i128,
     segments: Vec<(i128, i128)>,
 }
@@ -75,7 +75,7 @@ struct Integers {
 impl CostCurve {
     fn new(segments: Vec<Segment>) -> Self {
         Self {
-            integers: Integers::new(&segments),
+            integers: IntegerCurve::new(&segments),
             segments,
         }
     }
@@ -135,7 +135,7 @@ impl CostCurve {
     }
 }
 
-impl Integers {
+impl IntegerCurve {
     fn new(segments: &[Segment]) -> Option<Self> {
         let denominator = segments
             .iter()

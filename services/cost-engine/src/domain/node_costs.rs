@@ -57,7 +57,7 @@ pub fn allocate(
 ) -> Result<NodeCost, NodeCostError> {
     let mut exact: BTreeMap<NodeCostCategory, Exact> = BTreeMap::new();
     let mut result = NodeCost::default();
-    for Piece {
+    for NodeInterval {
         time: (from, to),
         state,
         share,
@@ -120,7 +120,7 @@ impl From<PriceError> for NodeCostError {
 }
 
 /// A part of the period in which nothing changes.
-struct Piece {
+struct NodeInterval {
     time: Interval,
     state: NodeState,
     /// Sum of the shares that runs hold.
@@ -130,7 +130,7 @@ struct Piece {
 }
 
 /// The pieces of a period, oldest first.
-fn pieces(node: &NodeTimeline, (from, to): Interval) -> Vec<Piece> {
+fn pieces(node: &NodeTimeline, (from, to): Interval) -> Vec<NodeInterval> {
     if from >= to {
         return Vec::new();
     }
@@ -157,7 +157,7 @@ fn pieces(node: &NodeTimeline, (from, to): Interval) -> Vec<Piece> {
     let cuts: Vec<i64> = cuts.into_iter().collect();
     let (mut states, mut deltas) = (node.states.iter().peekable(), deltas.into_iter().peekable());
     let (mut state, mut share) = (NodeState::Unknown, Exact::zero());
-    let mut pieces: Vec<Piece> = Vec::with_capacity(cuts.len());
+    let mut pieces: Vec<NodeInterval> = Vec::with_capacity(cuts.len());
     for (at, &cut) in cuts.iter().enumerate() {
         while let Some((_, next)) = states.next_if(|(at, _)| *at <= cut) {
             state = *next;
@@ -165,7 +165,7 @@ fn pieces(node: &NodeTimeline, (from, to): Interval) -> Vec<Piece> {
         while let Some((_, delta)) = deltas.next_if(|(at, _)| *at <= cut) {
             share += delta;
         }
-        pieces.push(Piece {
+        pieces.push(NodeInterval {
             time: (cut, cuts.get(at + 1).copied().unwrap_or(cut)),
             state,
             share: share.clone(),

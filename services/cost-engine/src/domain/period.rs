@@ -6,7 +6,7 @@ use num_traits::Zero as _;
 
 use super::money::{Exact, integer, round_half_even};
 use super::price::Nodes;
-use super::{Interval, Micros, Mode, PriceError, Run, price};
+use super::{Interval, Micros, PriceError, Run, ShareRule, price};
 
 /// Costs of nodes in a period.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,7 +29,7 @@ pub struct NodePeriod {
 /// # Errors
 /// A [`PriceError`] if some part has no price.
 pub fn node_period(
-    mode: Mode,
+    mode: ShareRule,
     nodes: &Nodes,
     (from, to): Interval,
     runs: &[Run],

@@ -8,7 +8,7 @@ use num_traits::Zero as _;
 use super::curve::{CostCurve, CurveBuilder};
 use super::money::{Exact, integer, round_half_even};
 use super::share::share;
-use super::{Amounts, Interval, Market, Micros, Mode, NodeSpec, PriceError, Rate};
+use super::{Amounts, Interval, Market, Micros, NodeSpec, PriceError, Rate, ShareRule};
 
 const SECONDS_PER_HOUR: u64 = 3600;
 
@@ -117,7 +117,7 @@ pub type Nodes = BTreeMap<String, Arc<NodeSpec>>;
 ///
 /// # Errors
 /// A [`PriceError`] if some part has no price. Never a partial cost instead.
-pub fn price(mode: Mode, nodes: &Nodes, run: &Run) -> Result<RunCost, PriceError> {
+pub fn price(mode: ShareRule, nodes: &Nodes, run: &Run) -> Result<RunCost, PriceError> {
     let nothing = RunCost {
         exact: Exact::zero(),
         list: Exact::zero(),
@@ -154,7 +154,7 @@ pub fn price(mode: Mode, nodes: &Nodes, run: &Run) -> Result<RunCost, PriceError
 ///
 /// # Errors
 /// As [`price`].
-pub fn curve(mode: Mode, nodes: &Nodes, run: &Run) -> Result<CostCurve, PriceError> {
+pub fn curve(mode: ShareRule, nodes: &Nodes, run: &Run) -> Result<CostCurve, PriceError> {
     let mut builder = CurveBuilder::default();
     if let Some(start) = run.start {
         for_each_piece(mode, nodes, run, start, |_, piece| {
@@ -172,7 +172,7 @@ pub type Shares = Vec<(String, Interval, Exact)>;
 ///
 /// # Errors
 /// As [`price`].
-pub fn shares(mode: Mode, nodes: &Nodes, run: &Run) -> Result<Shares, PriceError> {
+pub fn shares(mode: ShareRule, nodes: &Nodes, run: &Run) -> Result<Shares, PriceError> {
     let mut shares = Vec::new();
     if let Some(start) = run.start {
         for_each_piece(mode, nodes, run, start, |held, piece| {
@@ -183,7 +183,7 @@ pub fn shares(mode: Mode, nodes: &Nodes, run: &Run) -> Result<Shares, PriceError
 }
 
 /// A part of a run on one node with an unchanged rate and share.
-struct Piece {
+struct NodeSegment {
     from: i64,
     to: i64,
     rate: Rate,
@@ -191,11 +191,11 @@ struct Piece {
 }
 
 fn for_each_piece(
-    mode: Mode,
+    mode: ShareRule,
     nodes: &Nodes,
     run: &Run,
     start: i64,
-    mut visit: impl FnMut(&NodeAmounts, Piece),
+    mut visit: impl FnMut(&NodeAmounts, NodeSegment),
 ) -> Result<(), PriceError> {
     for segment in &run.segments {
         let (from, to) = (
@@ -227,7 +227,7 @@ fn for_each_piece(
                     let share = share.clone();
                     visit(
                         held,
-                        Piece {
+                        NodeSegment {
                             from: begin,
                             to: end,
                             rate,
@@ -247,7 +247,7 @@ fn for_each_piece(
 /// # Errors
 /// A [`PriceError`] if there is no price at that moment.
 pub fn burn(
-    mode: Mode,
+    mode: ShareRule,
     nodes: &Nodes,
     allocation: &[NodeAmounts],
     exclusive: bool,
@@ -404,7 +404,7 @@ mod tests {
     fn alike_nodes_share_a_line() {
         let mut run = run(0, 3600, vec![]);
         run.exclusive = true;
-        let priced = price(Mode::MaxShare, &nodes(0, 0, 500), &run).unwrap();
+        let priced = price(ShareRule::MaxShare, &nodes(0, 0, 500), &run).unwrap();
         assert_eq!(priced.cost, Micros(1000));
         assert_eq!(priced.lines.len(), 1);
         assert_eq!(priced.lines[0].nodes, ["a", "b"]);
@@ -418,20 +418,22 @@ mod tests {
             ..run(0, 0, vec![])
         };
         assert_eq!(
-            price(Mode::MaxShare, &Nodes::new(), &run).unwrap().cost,
+            price(ShareRule::MaxShare, &Nodes::new(), &run)
+                .unwrap()
+                .cost,
             Micros::ZERO
         );
     }
 
     #[test]
     fn an_end_before_the_start_is_an_error() {
-        let error = price(Mode::MaxShare, &nodes(0, 1, 1), &run(10, 9, vec![])).unwrap_err();
+        let error = price(ShareRule::MaxShare, &nodes(0, 1, 1), &run(10, 9, vec![])).unwrap_err();
         assert_eq!(error, PriceError::EndBeforeStart { start: 10, end: 9 });
     }
 
     #[test]
     fn a_node_outside_the_price_book_is_an_error() {
-        let error = price(Mode::MaxShare, &Nodes::new(), &run(0, 9, vec![])).unwrap_err();
+        let error = price(ShareRule::MaxShare, &Nodes::new(), &run(0, 9, vec![])).unwrap_err();
         assert_eq!(error.code(), "price_missing");
     }
 
@@ -455,13 +457,13 @@ mod tests {
             rates in (0i64..5_000_000, 0i64..5_000_000),
         ) {
             let nodes = nodes(change, rates.0, rates.1);
-            let exact = |from, to| price(Mode::MaxShare, &nodes, &run(from, to, suspensions.clone())).unwrap().exact;
+            let exact = |from, to| price(ShareRule::MaxShare, &nodes, &run(from, to, suspensions.clone())).unwrap().exact;
             prop_assert_eq!(exact(start, middle) + exact(middle, end), exact(start, end));
         }
 
         #[test]
         fn the_lines_add_up_to_the_exact_cost(end in 0i64..1000, suspensions in intervals(), change in 0i64..1000) {
-            let priced = price(Mode::MaxShare, &nodes(change, 1111, 2222), &run(0, end, suspensions)).unwrap();
+            let priced = price(ShareRule::MaxShare, &nodes(change, 1111, 2222), &run(0, end, suspensions)).unwrap();
             let sum = priced.lines.iter().fold(Exact::zero(), |sum, line| {
                 sum + integer(line.nodes.len()) * integer(line.rate.per_hour.0) * integer(line.seconds) * &line.share
             });
@@ -472,8 +474,8 @@ mod tests {
         fn a_run_without_suspensions_or_changes_costs_its_burn_rate(seconds in 0i64..1_000_000) {
             let nodes = nodes(0, 0, 1234);
             let run = run(0, seconds, vec![]);
-            let burn = burn(Mode::MaxShare, &nodes, &run.segments[0].allocation, false, 0).unwrap();
-            let priced = price(Mode::MaxShare, &nodes, &run).unwrap();
+            let burn = burn(ShareRule::MaxShare, &nodes, &run.segments[0].allocation, false, 0).unwrap();
+            let priced = price(ShareRule::MaxShare, &nodes, &run).unwrap();
             prop_assert_eq!(burn.estimate(seconds.unsigned_abs()).unwrap(), priced.cost);
         }
     }

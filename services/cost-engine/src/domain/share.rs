@@ -18,7 +18,7 @@ use super::{Market, PriceError, RateSchedule, Resource};
 
 /// Rule for the share of a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Mode {
+pub enum ShareRule {
     /// The largest part.
     #[default]
     MaxShare,
@@ -28,7 +28,7 @@ pub enum Mode {
     WholeNode,
 }
 
-impl Mode {
+impl ShareRule {
     /// Name in price books and cost events.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -121,7 +121,7 @@ pub struct NodeSpec {
 /// # Errors
 /// If the node lacks an allocated resource, or required weights are missing.
 pub fn share(
-    mode: Mode,
+    mode: ShareRule,
     node: &str,
     spec: &NodeSpec,
     amounts: &Amounts,
@@ -137,7 +137,7 @@ pub fn share(
         }),
         (false, capacity) => Ok(amount / integer(capacity)),
     };
-    if mode == Mode::WholeNode {
+    if mode == ShareRule::WholeNode {
         return Ok(Exact::one());
     }
     let mut cpu = part(Resource::Cpu, &amounts.cpu, spec.capacity.cpu)?;
@@ -149,7 +149,7 @@ pub fn share(
     if suspended {
         cpu = Exact::zero();
     }
-    let share = if mode == Mode::MaxShare {
+    let share = if mode == ShareRule::MaxShare {
         cpu.max(mem).max(gpu)
     } else {
         let weights = spec
@@ -188,7 +188,7 @@ mod tests {
     #[test]
     fn more_than_the_node_has_counts_as_the_node() {
         let share = share(
-            Mode::MaxShare,
+            ShareRule::MaxShare,
             "n",
             &spec(4, 100, 0),
             &Amounts::new(9, 50, 0),
@@ -202,7 +202,7 @@ mod tests {
     fn a_gpu_on_a_node_without_gpus_is_an_error_even_if_the_run_has_the_whole_node() {
         for exclusive in [false, true] {
             let error = share(
-                Mode::MaxShare,
+                ShareRule::MaxShare,
                 "n",
                 &spec(4, 100, 0),
                 &Amounts::new(1, 0, 1),
@@ -215,7 +215,7 @@ mod tests {
         // Capacities are not used when whole nodes are charged.
         assert!(
             share(
-                Mode::WholeNode,
+                ShareRule::WholeNode,
                 "n",
                 &spec(0, 0, 0),
                 &Amounts::new(1, 0, 1),
@@ -231,7 +231,7 @@ mod tests {
         fn a_share_is_between_nothing_and_the_node(
             amounts in (0u64..1000, 0u64..1000, 0u64..1000),
             capacity in (1u64..500, 1u64..500, 1u64..500),
-            mode in prop_oneof![Just(Mode::MaxShare), Just(Mode::WeightedShare), Just(Mode::WholeNode)],
+            mode in prop_oneof![Just(ShareRule::MaxShare), Just(ShareRule::WeightedShare), Just(ShareRule::WholeNode)],
             exclusive: bool,
             suspended: bool,
         ) {

@@ -135,7 +135,7 @@ mod tests {
     use crate::domain::price::{Nodes, price};
     use crate::domain::rates::{RatePeriod, RateSchedule};
     use crate::domain::share::Capacity;
-    use crate::domain::{Market, Micros, Mode, NodeSpec, Rate};
+    use crate::domain::{Market, Micros, NodeSpec, Rate, ShareRule};
 
     const GIB: u64 = 1024;
 
@@ -178,7 +178,7 @@ mod tests {
     }
 
     fn costs(run: &Run, used: &Used) -> (i64, i64) {
-        let cost = |run: &Run| price(Mode::MaxShare, &nodes(), run).unwrap().cost.0;
+        let cost = |run: &Run| price(ShareRule::MaxShare, &nodes(), run).unwrap().cost.0;
         (cost(run), cost(&rightsized(run, used)))
     }
 

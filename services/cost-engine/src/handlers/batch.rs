@@ -11,7 +11,7 @@ use mesh_events::proto::mesh::job::v1::Job;
 use mesh_events::{Event, EventId, EventType, RunKey, Slot, from_timestamp};
 use prost::Message as _;
 
-use super::{BatchOutcome, Change, JobChange, run_of, step};
+use super::{BatchOutcome, Change, JobChange, job_change, run_of};
 use crate::accrual::publisher::{MISSED_SECONDS, RunTicks};
 use crate::accrual::{self, AccrualRules};
 use crate::adapters::{CostRow, FinalCost, NodeChange, NodePartitions, Transaction};
@@ -123,8 +123,8 @@ impl Batch {
             .as_ref()
             .map(|time| time.seconds)
             .unwrap_or_default();
-        let step = step(kind, job, event.confidence() == Confidence::Inferred);
-        if matches!(step, JobChange::Nothing) {
+        let change = job_change(kind, job, event.confidence() == Confidence::Inferred);
+        if matches!(change, JobChange::Nothing) {
             return Ok(BatchOutcome::Nothing);
         }
         let Some(run) = run_of(event) else {
@@ -140,7 +140,7 @@ impl Batch {
         };
         let (cluster, key) = (run.cluster.as_str(), cause.key);
         self.note_person(&cause);
-        if matches!(step, JobChange::Pending) {
+        if matches!(change, JobChange::Pending) {
             let stored = self
                 .transaction
                 .store_pending((cluster, key, event.run_seq), owner(event), job)
@@ -151,8 +151,8 @@ impl Batch {
                 BatchOutcome::Nothing
             });
         }
-        let is_pending_no_more = !matches!(step, JobChange::Changed(_));
-        let outcome = self.change_cost(&cause, step).await?;
+        let is_pending_no_more = !matches!(change, JobChange::Changed(_));
+        let outcome = self.change_cost(&cause, change).await?;
         if is_pending_no_more {
             // Afterwards, because a run that has started is known by its row.
             let removed = self.transaction.remove_pending(cluster, key, event.run_seq);
@@ -164,11 +164,11 @@ impl Batch {
     async fn change_cost(
         &mut self,
         cause: &JobEvent<'_>,
-        step: JobChange,
+        change: JobChange,
     ) -> Result<BatchOutcome, Error> {
         let cluster = cause.run.cluster.as_str();
         let settled = self.transaction.final_cost(cluster, cause.key).await?;
-        match step {
+        match change {
             JobChange::Nothing | JobChange::Pending => Ok(BatchOutcome::Nothing),
             JobChange::Start => self.start(cause, settled).await,
             JobChange::Changed(kind) => self.changed(cause, kind, settled).await,

@@ -13,7 +13,7 @@ use super::value::Faults;
 use super::{Charge, FactorKey, Fault, NodeSelector, NodeType, PriceBook, Prices};
 use crate::domain::money::fraction;
 use crate::domain::rates::{Rate, RatePeriod};
-use crate::domain::{Capacity, Exact, Mode, RateSchedule, Weights};
+use crate::domain::{Capacity, Exact, RateSchedule, ShareRule, Weights};
 
 /// Reads a book. Its series files are relative to `folder`.
 pub(super) fn read(text: &str, folder: Option<&Path>) -> Result<PriceBook, Vec<Fault>> {
@@ -174,7 +174,7 @@ fn charge(file: &BookFile, faults: &mut Faults<'_>) -> Charge {
     let value_text = file
         .mode
         .as_ref()
-        .map_or(Mode::default().as_str(), |mode| mode.get_ref());
+        .map_or(ShareRule::default().as_str(), |mode| mode.get_ref());
     let mode_span = file.mode.as_ref().map_or(0..0, Spanned::span);
     if value_text == "billing" {
         if file.billing.is_empty() {
@@ -200,13 +200,13 @@ fn charge(file: &BookFile, faults: &mut Faults<'_>) -> Charge {
             "the book has no [[node_type]]",
         );
     }
-    let mode = Mode::from_name(value_text).unwrap_or_else(|| {
+    let mode = ShareRule::from_name(value_text).unwrap_or_else(|| {
         faults.add(
             mode_span,
             "mode",
             format!("{value_text:?} is not one of max_share, weighted_share, whole_node, billing"),
         );
-        Mode::default()
+        ShareRule::default()
     });
     Charge::Nodes(mode)
 }
@@ -265,7 +265,7 @@ fn node_types(
             .weights
             .as_ref()
             .and_then(|weights| self::weights(weights, faults));
-        if file.weights.is_none() && *charge == Charge::Nodes(Mode::WeightedShare) {
+        if file.weights.is_none() && *charge == Charge::Nodes(ShareRule::WeightedShare) {
             faults.add(
                 file.name.span(),
                 "node_type.weights",
@@ -294,7 +294,10 @@ fn node_types(
 
 /// Shares require the capacity of a node. GPUs may be missing, CPUs and memory may not.
 fn capacity(file: &NodeTypeFile, charge: &Charge, faults: &mut Faults<'_>) -> Capacity {
-    let needed = matches!(charge, Charge::Nodes(Mode::MaxShare | Mode::WeightedShare));
+    let needed = matches!(
+        charge,
+        Charge::Nodes(ShareRule::MaxShare | ShareRule::WeightedShare)
+    );
     for (key, value) in [("node_type.cpu", &file.cpu), ("node_type.mem", &file.mem)] {
         if needed && value.is_none() {
             faults.add(

@@ -14,8 +14,8 @@ use super::schema::{
 use crate::domain::price::Nodes;
 use crate::domain::rates::{Rate, RatePeriod, RateSchedule, ScheduleError};
 use crate::domain::{
-    Amounts, Capacity, Exact, Market, Micros, Mode, NodeAmounts, NodeSpec, Run, Segment, Weights,
-    money,
+    Amounts, Capacity, Exact, Market, Micros, NodeAmounts, NodeSpec, Run, Segment, ShareRule,
+    Weights, money,
 };
 
 /// Identifies the vector and the field in errors.
@@ -32,11 +32,11 @@ impl VectorPath<'_> {
     }
 }
 
-pub(super) fn mode(name: ModeName) -> Mode {
+pub(super) fn mode(name: ModeName) -> ShareRule {
     match name {
-        ModeName::MaxShare => Mode::MaxShare,
-        ModeName::WeightedShare => Mode::WeightedShare,
-        ModeName::WholeNode => Mode::WholeNode,
+        ModeName::MaxShare => ShareRule::MaxShare,
+        ModeName::WeightedShare => ShareRule::WeightedShare,
+        ModeName::WholeNode => ShareRule::WholeNode,
     }
 }
 

@@ -8,7 +8,7 @@ use mesh_db::sql::{Column, Sql};
 use mesh_db::{Database, Limits, Location, Tables};
 
 use crate::domain::counters::Counters;
-use crate::domain::increments::{Allocation, Change};
+use crate::domain::increments::{Allocation, CountChange};
 use crate::error::Error;
 
 const LIMITS: Limits = Limits {
@@ -47,7 +47,7 @@ pub struct CountedEvent {
     /// Its cluster.
     pub cluster: String,
     /// What it changes.
-    pub change: Change,
+    pub change: CountChange,
 }
 
 /// The tables. Cheap to clone.

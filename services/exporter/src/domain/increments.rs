@@ -54,14 +54,14 @@ pub struct Allocation {
 
 /// What an event changes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Change {
+pub struct CountChange {
     /// Amounts to add.
     pub increments: Vec<Increment>,
     /// Entity key of the run whose allocation changes, and the new one; `None` if it ended.
     pub allocation: Option<(String, Option<Allocation>)>,
 }
 
-impl Change {
+impl CountChange {
     /// True if there is nothing to count.
     pub fn is_empty(&self) -> bool {
         self.increments.is_empty() && self.allocation.is_none()
@@ -85,8 +85,8 @@ impl Change {
 }
 
 /// The change that an event makes.
-pub fn of(event: &Event) -> Change {
-    let mut change = Change::default();
+pub fn of(event: &Event) -> CountChange {
+    let mut change = CountChange::default();
     let Ok(kind) = event.kind() else {
         return change;
     };
@@ -108,7 +108,7 @@ fn account(event: &Event) -> &str {
     event.owner.as_ref().map_or("", |owner| &owner.account)
 }
 
-fn of_job(kind: EventType, event: &Event, job: &Job, change: &mut Change) {
+fn of_job(kind: EventType, event: &Event, job: &Job, change: &mut CountChange) {
     // A job that waits in several partitions is counted in the first, as Slurm itself does.
     let partition = job.partition.split(',').next().unwrap_or_default();
     let account = account(event);
@@ -170,7 +170,7 @@ fn allocation(event: &Event, job: &Job, partition: &str) -> Allocation {
 }
 
 /// What a run used and what it had, both only of runs whose use is known: else their ratio would be wrong.
-fn used(usage: &Usage, job: &Job, [partition, account]: [&str; 2], change: &mut Change) {
+fn used(usage: &Usage, job: &Job, [partition, account]: [&str; 2], change: &mut CountChange) {
     let (tres, _) = Tres::parse_lossy(&job.alloc_tres);
     let elapsed = usage.elapsed_seconds;
     let mut both = |metric, used: u64, allocated: u64| {

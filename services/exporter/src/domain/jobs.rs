@@ -10,12 +10,12 @@ pub struct Jobs {
     /// Start of the poll.
     pub taken_at: DateTime<Utc>,
     /// Cells with their parsed states.
-    pub cells: Vec<Cell>,
+    pub cells: Vec<JobGroup>,
 }
 
 /// Jobs that have partition, account, user, QOS, state and reason in common.
 #[derive(Clone, Debug)]
-pub struct Cell {
+pub struct JobGroup {
     /// As counted by ingest.
     pub counted: JobCell,
     /// State.
@@ -25,7 +25,7 @@ pub struct Cell {
 impl Jobs {
     /// The jobs of a snapshot.
     pub fn new(taken_at: DateTime<Utc>, cells: impl Iterator<Item = JobCell>) -> Self {
-        let cells = cells.map(|counted| Cell {
+        let cells = cells.map(|counted| JobGroup {
             state: JobState::parse(&counted.state),
             counted,
         });
@@ -36,7 +36,7 @@ impl Jobs {
     }
 }
 
-impl Cell {
+impl JobGroup {
     /// The partition that the jobs count in: of several requested ones the first, as in slurmctld.
     pub fn partition(&self) -> &str {
         self.counted.partition.split(',').next().unwrap_or_default()

@@ -11,7 +11,7 @@ use super::native_nodes::{NodeNumbers, idle_cpus};
 use super::{Inputs, float};
 use crate::domain::exposition::{Exposition, Kind};
 use crate::domain::fold::fold;
-use crate::domain::jobs::Cell;
+use crate::domain::jobs::JobGroup;
 use crate::domain::nodes::Node;
 
 /// `/metrics/jobs`
@@ -261,7 +261,7 @@ pub fn users_and_accounts(inputs: &Inputs, page: &mut Exposition) -> usize {
 
 fn by(
     inputs: &Inputs,
-    key: impl Fn(&Cell) -> &String,
+    key: impl Fn(&JobGroup) -> &String,
     holder: impl Fn(&crate::adapters::store::AllocationSum) -> &String,
 ) -> BTreeMap<String, JobNumbers> {
     let mut numbers: BTreeMap<String, JobNumbers> = BTreeMap::new();

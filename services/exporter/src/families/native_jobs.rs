@@ -2,7 +2,7 @@
 
 use slurm_types::{JobBaseState, JobFlag};
 
-use crate::domain::jobs::Cell;
+use crate::domain::jobs::JobGroup;
 
 /// Names after `jobs_`, with their help. In the order of [`JobNumbers`].
 pub const NAMES: [(&str, &str); 29] = [
@@ -78,7 +78,7 @@ impl JobNumbers {
     }
 
     /// Adds the jobs of a cell.
-    pub fn add(&mut self, cell: &Cell) {
+    pub fn add(&mut self, cell: &JobGroup) {
         let counted = &cell.counted;
         let (records, tasks) = (counted.jobs, counted.tasks);
         self.records += records;
@@ -116,7 +116,7 @@ impl JobNumbers {
         }
     }
 
-    fn count_base(&mut self, base: JobBaseState, cell: &Cell) {
+    fn count_base(&mut self, base: JobBaseState, cell: &JobGroup) {
         let (records, tasks) = (cell.counted.jobs, cell.counted.tasks);
         let name = match base {
             JobBaseState::Pending => {

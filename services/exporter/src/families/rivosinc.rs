@@ -5,11 +5,11 @@
 
 use std::collections::BTreeMap;
 
-use super::vpenso::{Cpus, printed, word};
+use super::vpenso::{Cpus, printed, state_name};
 use super::{Inputs, float, scheduler};
 use crate::domain::exposition::{Exposition, Kind};
 use crate::domain::fold::fold;
-use crate::domain::jobs::Cell;
+use crate::domain::jobs::JobGroup;
 use crate::domain::nodes::Node;
 
 /// Writes the page.
@@ -35,14 +35,14 @@ fn bytes(mib: u64) -> f64 {
 
 /// Jobs, CPUs and memory in a state.
 #[derive(Clone, Copy, Default)]
-struct Numbers {
+struct StateSums {
     jobs: u64,
     cpus: u64,
     memory_mib: u64,
 }
 
 /// Numbers of an owner by state.
-type ByState = BTreeMap<String, Numbers>;
+type ByState = BTreeMap<String, StateSums>;
 
 fn add_all(sums: &mut ByState, more: &ByState) {
     for (state, numbers) in more {
@@ -54,7 +54,7 @@ fn add_all(sums: &mut ByState, more: &ByState) {
 }
 
 /// The state as squeue prints it.
-fn state(cell: &Cell) -> String {
+fn state(cell: &JobGroup) -> String {
     match printed(cell) {
         "" => cell.state_name().to_owned(),
         keyword => keyword.to_uppercase(),
@@ -136,7 +136,7 @@ fn owners(
         (
             jobs,
             "Jobs by state",
-            (|numbers| float(numbers.jobs)) as fn(&Numbers) -> f64,
+            (|numbers| float(numbers.jobs)) as fn(&StateSums) -> f64,
         ),
         (cpus, "CPUs allocated to jobs by state", |numbers| {
             float(numbers.cpus)
@@ -163,7 +163,7 @@ fn positive(page: &mut Exposition, name: &str, labels: &[(&str, &str)], value: f
 
 /// The state of a node as sinfo abbreviates it.
 fn compact(node: &Node) -> &'static str {
-    match word(node) {
+    match state_name(node) {
         "allocated" => "alloc",
         "mixed" => "mix",
         "drained" => "drain",
@@ -181,7 +181,7 @@ fn compact(node: &Node) -> &'static str {
 
 /// Sums of the nodes of the cluster or of a partition.
 #[derive(Default)]
-struct Sums<'a> {
+struct NodeSums<'a> {
     cpus: u64,
     idle_cpus: u64,
     memory_mib: u64,
@@ -193,7 +193,7 @@ struct Sums<'a> {
     states: BTreeMap<&'a str, [u64; 4]>,
 }
 
-impl Sums<'_> {
+impl NodeSums<'_> {
     fn add(&mut self, node: &Node) {
         let summary = &node.summary;
         let Cpus([alloc, idle, _, total]) = Cpus::of(node);
@@ -213,7 +213,7 @@ impl Sums<'_> {
 }
 
 fn totals(nodes: &[Node], page: &mut Exposition) {
-    let mut sums = Sums::default();
+    let mut sums = NodeSums::default();
     for node in nodes {
         sums.add(node);
     }
@@ -244,13 +244,13 @@ fn totals(nodes: &[Node], page: &mut Exposition) {
 }
 
 fn partitions(nodes: &[Node], page: &mut Exposition) {
-    let mut partitions: BTreeMap<&str, Sums<'_>> = BTreeMap::new();
+    let mut partitions: BTreeMap<&str, NodeSums<'_>> = BTreeMap::new();
     for node in nodes {
         for partition in &node.summary.partitions {
             partitions.entry(partition).or_default().add(node);
         }
     }
-    type Value<'a> = fn(&Sums<'a>) -> f64;
+    type Value<'a> = fn(&NodeSums<'a>) -> f64;
     let values: [(&str, &str, Value<'_>); 6] = [
         ("total_cpus", "CPUs", |sums| float(sums.cpus)),
         ("idle_cpus", "Idle CPUs", |sums| float(sums.idle_cpus)),

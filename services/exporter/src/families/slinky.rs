@@ -10,7 +10,7 @@ use super::{Inputs, float, scheduler};
 use crate::adapters::store::AllocationSum;
 use crate::domain::exposition::{Exposition, Kind, Labels};
 use crate::domain::fold::fold;
-use crate::domain::jobs::Cell;
+use crate::domain::jobs::JobGroup;
 use crate::domain::nodes::Node;
 
 type OfJobs = fn(&JobNumbers) -> u64;
@@ -142,7 +142,7 @@ fn jobs(inputs: &Inputs, page: &mut Exposition) -> usize {
 /// Numbers by key. A job without a key is in none.
 fn by<'a>(
     inputs: &'a Inputs,
-    keys: impl Fn(&'a Cell) -> Vec<&'a str>,
+    keys: impl Fn(&'a JobGroup) -> Vec<&'a str>,
     holder: impl Fn(&'a AllocationSum) -> &'a str,
 ) -> BTreeMap<String, JobNumbers> {
     let mut numbers: BTreeMap<String, JobNumbers> = BTreeMap::new();

@@ -9,7 +9,7 @@ use slurm_types::{JobBaseState, JobFlag, NodeBaseState, NodeFlag};
 use super::{Inputs, float, scheduler};
 use crate::domain::exposition::{Exposition, Kind};
 use crate::domain::fold::fold;
-use crate::domain::jobs::{Cell, Jobs};
+use crate::domain::jobs::{JobGroup, Jobs};
 use crate::domain::nodes::{Node, Nodes};
 
 /// Writes the page.
@@ -37,7 +37,7 @@ pub fn write(inputs: &Inputs, page: &mut Exposition) -> usize {
 }
 
 /// The keyword that squeue prints: a flag hides the base state.
-pub(super) fn printed(cell: &Cell) -> &'static str {
+pub(super) fn printed(cell: &JobGroup) -> &'static str {
     for (flag, name) in [
         (JobFlag::Completing, "completing"),
         (JobFlag::StageOut, "stage_out"),
@@ -98,14 +98,14 @@ fn queue(jobs: &Jobs, page: &mut Exposition) {
 }
 
 #[derive(Clone, Copy, Default)]
-struct Owned {
+struct OwnerTotals {
     pending: u64,
     running: u64,
     cpus: u64,
     suspended: u64,
 }
 
-impl Owned {
+impl OwnerTotals {
     const fn add(&mut self, other: &Self) {
         self.pending += other.pending;
         self.running += other.running;
@@ -120,39 +120,39 @@ pub(super) fn owners(jobs: &Jobs, fits: usize, page: &mut Exposition) -> usize {
     for (label, key) in [
         (
             "account",
-            (|cell: &Cell| &cell.counted.account) as fn(&Cell) -> &String,
+            (|cell: &JobGroup| &cell.counted.account) as fn(&JobGroup) -> &String,
         ),
         ("user", |cell| &cell.counted.user),
     ] {
-        let mut owned: BTreeMap<String, Owned> = BTreeMap::new();
+        let mut owned: BTreeMap<String, OwnerTotals> = BTreeMap::new();
         for cell in &jobs.cells {
             let tasks = cell.counted.tasks;
             let more = match printed(cell) {
-                "pending" => Owned {
+                "pending" => OwnerTotals {
                     pending: tasks,
-                    ..Owned::default()
+                    ..OwnerTotals::default()
                 },
-                "running" => Owned {
+                "running" => OwnerTotals {
                     running: tasks,
                     cpus: cell.counted.cpus,
-                    ..Owned::default()
+                    ..OwnerTotals::default()
                 },
-                "suspended" => Owned {
+                "suspended" => OwnerTotals {
                     suspended: tasks,
-                    ..Owned::default()
+                    ..OwnerTotals::default()
                 },
                 _ => continue,
             };
             owned.entry(key(cell).clone()).or_default().add(&more);
         }
-        let weight = |owned: &Owned| owned.pending + owned.running + owned.suspended;
-        let (owned, others) = fold(owned, fits, weight, Owned::add);
+        let weight = |owned: &OwnerTotals| owned.pending + owned.running + owned.suspended;
+        let (owned, others) = fold(owned, fits, weight, OwnerTotals::add);
         folded += others * 4;
         for (name, help, value) in [
             (
                 "jobs_pending",
                 "Pending jobs",
-                (|owned| owned.pending) as fn(&Owned) -> u64,
+                (|owned| owned.pending) as fn(&OwnerTotals) -> u64,
             ),
             ("jobs_running", "Running jobs", |owned| owned.running),
             ("cpus_running", "Running cpus", |owned| owned.cpus),
@@ -171,7 +171,7 @@ pub(super) fn owners(jobs: &Jobs, fits: usize, page: &mut Exposition) -> usize {
 }
 
 /// One word for the state of a node, as sinfo prints it (`%T`) without its suffix.
-pub(super) fn word(node: &Node) -> &'static str {
+pub(super) fn state_name(node: &Node) -> &'static str {
     let state = &node.state;
     let flag = |flag| state.flags.contains(flag);
     let has_jobs = state.has_jobs();
@@ -215,7 +215,7 @@ fn states(nodes: &Nodes, page: &mut Exposition) {
         let found = nodes
             .nodes
             .iter()
-            .filter(|node| word(node).starts_with(begins));
+            .filter(|node| state_name(node).starts_with(begins));
         gauge(
             page,
             &format!("slurm_nodes_{name}"),
@@ -308,7 +308,10 @@ fn of_each(nodes: &Nodes, fits: usize, page: &mut Exposition) {
         let name = format!("slurm_node_{name}");
         page.metric(&name, Kind::Gauge, help);
         for node in nodes.nodes.iter().take(fits) {
-            let labels = [("node", node.summary.name.as_str()), ("status", word(node))];
+            let labels = [
+                ("node", node.summary.name.as_str()),
+                ("status", state_name(node)),
+            ];
             page.sample(&name, &labels, float(value(node)));
         }
     };

@@ -20,7 +20,7 @@ const VERSION: u32 = 1;
 
 /// The stored state, and its revision.
 #[derive(Clone, Debug, Default)]
-pub struct Stored {
+pub struct StoredEstimates {
     /// The state.
     pub state: EstimateState,
     revision: Option<u64>,
@@ -31,7 +31,7 @@ fn key(cluster: &str) -> String {
     format!("_estimates.{}", subject::token(cluster))
 }
 
-impl Stored {
+impl StoredEstimates {
     /// Reads the state if it is not that of `last`. An unreadable one, of a newer version, is an error.
     pub async fn load(bucket: &Bucket, cluster: &str, last: Self) -> Result<Self, Error> {
         let key = key(cluster);

@@ -29,7 +29,7 @@ const VERSION: u32 = 1;
 pub type Runs = BTreeMap<String, PendingRun>;
 
 #[derive(Serialize, Deserialize)]
-struct Stored {
+struct StoredShard {
     version: u32,
     runs: Runs,
     outbox: Vec<OutboxEntry>,
@@ -50,7 +50,7 @@ pub struct Shard {
     key: String,
     cluster: String,
     memory: Mutex<ShardRuns>,
-    writer: tokio::sync::Mutex<Writer>,
+    writer: tokio::sync::Mutex<ShardWriter>,
 }
 
 #[derive(Default)]
@@ -62,7 +62,7 @@ struct ShardRuns {
 }
 
 #[derive(Default)]
-struct Writer {
+struct ShardWriter {
     revision: Option<u64>,
     /// Number of changes that are stored.
     stored: u64,
@@ -76,7 +76,7 @@ impl Store {
         let mut shards = HashMap::new();
         for entry in bucket.load(&subject::token(cluster)).await? {
             let shard = Shard::new(&entry.key, cluster);
-            shard.take_in(
+            shard.replace_by_stored(
                 &mut *shard.writer.lock().await,
                 Some((entry.value, entry.revision)),
             )?;
@@ -100,7 +100,7 @@ impl Store {
         // A new shard, or one of another cluster than the configured one.
         let shard = Shard::new(&key, cluster);
         let entry = self.bucket.get(&key).await?;
-        shard.take_in(
+        shard.replace_by_stored(
             &mut *shard.writer.lock().await,
             entry.map(|entry| (entry.value, entry.revision)),
         )?;
@@ -128,7 +128,7 @@ impl Store {
             let (value, changes, outbox) = shard.serialised()?;
             match self.bucket.put(&shard.key, value, writer.revision).await {
                 Ok(revision) => {
-                    *writer = Writer {
+                    *writer = ShardWriter {
                         revision: Some(revision),
                         stored: changes,
                         outbox,
@@ -142,7 +142,7 @@ impl Store {
                         self.bucket.note_restored(&shard.cluster, 1);
                         continue;
                     }
-                    shard.take_in(
+                    shard.replace_by_stored(
                         &mut writer,
                         entry.map(|entry| (entry.value, entry.revision)),
                     )?;
@@ -254,7 +254,7 @@ impl Shard {
 
     fn serialised(&self) -> Result<(Bytes, u64, usize), Error> {
         let memory = self.memory();
-        let stored = Stored {
+        let stored = StoredShard {
             version: VERSION,
             runs: memory.runs.clone(),
             outbox: memory.outbox.iter().cloned().map(OutboxEntry).collect(),
@@ -267,7 +267,11 @@ impl Shard {
     }
 
     /// Replaces the state in memory by the stored one.
-    fn take_in(&self, writer: &mut Writer, entry: Option<(Bytes, u64)>) -> Result<(), Error> {
+    fn replace_by_stored(
+        &self,
+        writer: &mut ShardWriter,
+        entry: Option<(Bytes, u64)>,
+    ) -> Result<(), Error> {
         let state = |source| Error::State {
             key: self.key.clone(),
             source,
@@ -275,11 +279,11 @@ impl Shard {
         let mut memory = self.memory();
         let (stored, revision) = match entry {
             Some((value, revision)) => (
-                serde_json::from_slice::<Stored>(&value).map_err(state)?,
+                serde_json::from_slice::<StoredShard>(&value).map_err(state)?,
                 Some(revision),
             ),
             None => (
-                Stored {
+                StoredShard {
                     version: VERSION,
                     runs: Runs::new(),
                     outbox: Vec::new(),
@@ -295,7 +299,7 @@ impl Shard {
         }
         memory.runs = stored.runs;
         memory.outbox = stored.outbox.into_iter().map(|entry| entry.0).collect();
-        *writer = Writer {
+        *writer = ShardWriter {
             revision,
             stored: memory.changes,
             outbox: memory.outbox.len(),

@@ -207,7 +207,7 @@ async fn answer(
         drop(permit);
         WhatIfAnswer {
             cluster,
-            request: as_asked(&subject),
+            request: present_request(&subject),
             job: subject.job.display_id,
             queue_as_of: DateTime::from_timestamp(basis.state.as_of, 0).unwrap_or_default(),
             answers,
@@ -218,7 +218,7 @@ async fn answer(
 }
 
 /// What the job asks for.
-fn as_asked(subject: &WhatIfJob) -> RequestChange {
+fn present_request(subject: &WhatIfJob) -> RequestChange {
     let job = &subject.job;
     let tres = Tres::parse_lossy(&job.req_tres).0;
     let text = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());

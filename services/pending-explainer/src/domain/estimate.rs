@@ -8,7 +8,7 @@ use mesh_events::from_timestamp;
 use slurm_types::ReasonClass;
 
 use super::explain::PendingJob;
-use super::judge::Finding;
+use super::judge::PendingCause;
 
 /// Age after which a planned start in the past is obsolete: several backfill cycles (`bf_interval`, 30 s by default) have not renewed
 /// it.
@@ -32,7 +32,7 @@ impl Estimate {
 }
 
 /// The estimate for a job that waits for this.
-pub fn of(finding: &Finding, waiting: &PendingJob<'_>) -> Estimate {
+pub fn of(finding: &PendingCause, waiting: &PendingJob<'_>) -> Estimate {
     // A job that cannot start by itself has no plan, even if a record contains one: backfill plans with what it last knew.
     let impossible = "not possible as requested: there is nothing to plan until somebody acts";
     match finding.class {

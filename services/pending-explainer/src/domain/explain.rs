@@ -16,7 +16,7 @@ use slurm_types::reasons::Match;
 use slurm_types::{Actor, Reason, ReasonClass};
 
 use super::evidence::Evidence;
-use super::judge::Finding;
+use super::judge::PendingCause;
 use super::queue::{Queue, QueuePosition};
 use super::reason_text::{MAX_SUMMARY_CHARS, clip, moment, name};
 use super::start_estimate::StartEstimate;
@@ -91,7 +91,7 @@ pub fn recognise(job: &Job, position: Option<QueuePosition<'_>>) -> Match {
 }
 
 /// Why a job waits: by the evidence, else by the sentences of the reason table.
-pub fn judge(found: &Match, waiting: &PendingJob<'_>) -> Finding {
+pub fn judge(found: &Match, waiting: &PendingJob<'_>) -> PendingCause {
     let by_evidence = waiting
         .view
         .evidence
@@ -99,7 +99,7 @@ pub fn judge(found: &Match, waiting: &PendingJob<'_>) -> Finding {
     by_evidence.unwrap_or_else(|| {
         let reason_text = reason_text(found, waiting);
         let actor = found.actor().unwrap_or(Actor::Admin);
-        Finding {
+        PendingCause {
             class: found.class(),
             actor,
             summary: reason_text.summary,

@@ -14,13 +14,13 @@
 //! evidence is missing, the sentences of the reason table count.
 
 mod dependency;
+mod jobs_ahead;
 mod license;
 mod limit;
 mod node;
 mod partition;
 mod request;
 mod reservation;
-mod turn;
 
 use mesh_events::proto::mesh::queue::v1::{Blocker, Release};
 use mesh_events::timestamp;
@@ -34,7 +34,7 @@ use super::explain::PendingJob;
 
 /// Why a job waits.
 #[derive(Clone, Debug)]
-pub struct Finding {
+pub struct PendingCause {
     /// Class.
     pub class: ReasonClass,
     /// Who can act.
@@ -55,7 +55,7 @@ pub struct Finding {
     pub needs_act: bool,
 }
 
-impl Finding {
+impl PendingCause {
     fn new(
         class: ReasonClass,
         actor: Actor,
@@ -97,7 +97,11 @@ fn blocker(evidence: &Evidence, kind: &str, name: &str, source: &str) -> Blocker
 }
 
 /// Judges a pending job. `None` if the sentences of the reason table count.
-pub fn finding(found: &Match, waiting: &PendingJob<'_>, evidence: &Evidence) -> Option<Finding> {
+pub fn finding(
+    found: &Match,
+    waiting: &PendingJob<'_>,
+    evidence: &Evidence,
+) -> Option<PendingCause> {
     let request = Request::of(waiting);
     let reason = found.row.map_or("", |row| row.reason);
     match found.class() {
@@ -151,7 +155,7 @@ fn by_records(
     waiting: &PendingJob<'_>,
     request: &Request<'_>,
     evidence: &Evidence,
-) -> Option<Finding> {
+) -> Option<PendingCause> {
     let reason = found.row.map_or("", |row| row.reason);
     // "Nodes required for job are DOWN, DRAINED or reserved …"
     let none_free = reason == "Resources" && found.description.is_some();
@@ -160,22 +164,22 @@ fn by_records(
         .or_else(|| node::out_of_service(request, evidence, none_free))
         .or_else(|| reservation::in_the_way(request, evidence))
         .or_else(|| license::finding(request, evidence).filter(|_| reason == "Resources"))
-        .or_else(|| turn::finding(found, waiting, request, evidence))
+        .or_else(|| jobs_ahead::finding(found, waiting, request, evidence))
 }
 
 /// What keeps a job from ever starting as it is.
-pub fn never(waiting: &PendingJob<'_>, evidence: &Evidence) -> Option<Finding> {
+pub fn never(waiting: &PendingJob<'_>, evidence: &Evidence) -> Option<PendingCause> {
     impossible(&Request::of(waiting), evidence)
 }
 
 /// The same without limits, which are those of an account: of nobody's yet.
-pub fn never_by_partition(waiting: &PendingJob<'_>, evidence: &Evidence) -> Option<Finding> {
+pub fn never_by_partition(waiting: &PendingJob<'_>, evidence: &Evidence) -> Option<PendingCause> {
     let request = Request::of(waiting);
     partition::not_admitted(&request, evidence).or_else(|| node::never(&request, evidence))
 }
 
 /// What can never start as it is: waiting does not help, whatever Slurm says.
-fn impossible(request: &Request<'_>, evidence: &Evidence) -> Option<Finding> {
+fn impossible(request: &Request<'_>, evidence: &Evidence) -> Option<PendingCause> {
     partition::not_admitted(request, evidence)
         .or_else(|| limit::never(request, evidence))
         .or_else(|| node::never(request, evidence))

@@ -5,7 +5,7 @@ use mesh_events::from_timestamp;
 use super::dependency::{any_suffices, unfulfilled};
 use super::explain::{PendingJob, ReasonText};
 use super::reason_text::{MAX_SUMMARY_CHARS, clip, count, list, moment, name, named, nodes, own};
-use super::{rare, request};
+use super::{rare_reasons, request};
 
 /// Builds a text from a sentence and its advice.
 pub fn with_advice(summary: impl Into<String>, advice: impl Into<String>) -> Option<ReasonText> {
@@ -45,7 +45,7 @@ pub fn reservation_unusable(reservation: &str, problem: &str) -> Option<ReasonTe
 pub fn reason_text(reason: &str, waiting: &PendingJob<'_>) -> Option<ReasonText> {
     queue_text(reason, waiting)
         .or_else(|| request::reason_text(reason, waiting))
-        .or_else(|| rare::reason_text(reason, waiting))
+        .or_else(|| rare_reasons::reason_text(reason, waiting))
 }
 
 /// Sentences for waiting for priority, other jobs, a time, or a person's action.

@@ -168,41 +168,41 @@ pub struct ClusterQuality {
 
 /// What estimates were made from, for questions about other requests.
 #[derive(Debug)]
-pub struct Basis {
+pub struct EstimateBasis {
     /// What was known.
     pub state: EstimateState,
     /// The queue.
-    pub(super) view: cluster::View,
+    pub(super) view: cluster::QueueView,
 }
 
 /// What a snapshot changed.
 #[derive(Debug)]
-pub struct Step {
+pub struct EstimateUpdate {
     /// Estimates of waiting runs.
     pub estimates: HashMap<String, StartEstimate>,
     /// Estimates that were finished by a start.
     pub finished: Vec<Outcome>,
     /// What the estimates were made from.
-    view: cluster::View,
+    view: cluster::QueueView,
 }
 
-impl Step {
+impl EstimateUpdate {
     /// What the estimates were made from, with the state after the step.
-    pub fn basis(self, state: EstimateState) -> Basis {
+    pub fn basis(self, state: EstimateState) -> EstimateBasis {
         let view = self.view;
-        Basis { state, view }
+        EstimateBasis { state, view }
     }
 }
 
 impl EstimateState {
     /// Takes in a snapshot: scores the estimates of jobs that started, and makes new ones.
-    pub fn step(
+    pub fn update(
         &mut self,
         queue: &Queue,
         evidence: &Evidence,
         requests: &HashMap<String, Request>,
         draws: usize,
-    ) -> Step {
+    ) -> EstimateUpdate {
         let at = queue.taken_at.timestamp();
         let finished = self.leave(at, queue, evidence, requests);
         self.follow_running(evidence);
@@ -230,7 +230,7 @@ impl EstimateState {
             }
         }
         self.as_of = at;
-        Step {
+        EstimateUpdate {
             estimates,
             finished,
             view,
@@ -329,7 +329,7 @@ impl EstimateState {
         self.evidence_as_of = at;
     }
 
-    fn enter(&mut self, view: &cluster::View) {
+    fn enter(&mut self, view: &cluster::QueueView) {
         let sample = (view.runs.len() / MAX_SCORED + 1) as u64;
         for (index, run) in view.runs.iter().enumerate() {
             let job = &view.snapshot.waiting[index];

@@ -18,7 +18,7 @@ use super::judge;
 use super::queue::{Queue, Rank};
 use super::reason_text::{capital, duration, moment, named, time_limit};
 use super::start_estimate::cluster::{self, SchedulingOrder};
-use super::start_estimate::{Basis, StartEstimate, UNLIMITED, size};
+use super::start_estimate::{EstimateBasis, StartEstimate, UNLIMITED, size};
 
 /// Most variants of one question.
 pub const MAX_CHANGES: usize = 8;
@@ -77,7 +77,7 @@ pub struct VariantEstimate {
 /// A question about other requests.
 pub struct WhatIfRequest<'a> {
     /// What the estimates were made from.
-    pub basis: &'a Basis,
+    pub basis: &'a EstimateBasis,
     /// The job as it is.
     pub waiting: PendingJob<'a>,
     /// Records that decide.
@@ -239,10 +239,10 @@ impl WhatIfRequest<'_> {
     }
 
     /// The queue with the job in it, if it can start.
-    fn queue(&self) -> Asked {
+    fn queue(&self) -> HypotheticalQueue {
         let view = &self.basis.view;
         let job = self.waiting.job;
-        let mut asked = Asked {
+        let mut asked = HypotheticalQueue {
             snapshot: view.snapshot.clone(),
             order: view.order.clone(),
             index: view.runs.iter().position(|run| *run == job.run),
@@ -399,7 +399,7 @@ impl WhatIfRequest<'_> {
 const LAST: Rank = (std::cmp::Reverse(0), i64::MAX, u32::MAX);
 
 /// The queue of a question.
-struct Asked {
+struct HypotheticalQueue {
     snapshot: Snapshot,
     /// Order of all jobs but the one asked about.
     order: Vec<SchedulingOrder>,

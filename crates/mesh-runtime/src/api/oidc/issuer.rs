@@ -29,12 +29,12 @@ const MAX_RESPONSE_BYTES: usize = 512 * 1024;
 pub(super) struct Issuer {
     pub(super) config: OidcConfig,
     http: reqwest::Client,
-    known: RwLock<Option<Arc<Known>>>,
+    known: RwLock<Option<Arc<CachedKeys>>>,
     /// Held while fetching: concurrent callers share one fetch.
     fetching: Mutex<Option<Fetch>>,
 }
 
-struct Known {
+struct CachedKeys {
     keys: Keys,
     fetched: Instant,
 }
@@ -46,7 +46,7 @@ struct Fetch {
 
 /// Why there is no key.
 #[derive(Debug)]
-pub(super) enum NoKey {
+pub(super) enum KeyError {
     /// The issuer has no such key, as far as we know.
     Unknown,
     /// The issuer could not be reached.
@@ -68,7 +68,7 @@ impl Issuer {
         self: &Arc<Self>,
         id: Option<&str>,
         algorithm: Algorithm,
-    ) -> Result<DecodingKey, NoKey> {
+    ) -> Result<DecodingKey, KeyError> {
         if let Some(known) = self.known()
             && let Some(key) = known.keys.find(id, algorithm)
         {
@@ -81,15 +81,15 @@ impl Issuer {
         match self.known() {
             Some(known) => match known.keys.find(id, algorithm) {
                 Some(key) => Ok(key.clone()),
-                None if failed => Err(NoKey::Unreachable),
-                None => Err(NoKey::Unknown),
+                None if failed => Err(KeyError::Unreachable),
+                None => Err(KeyError::Unknown),
             },
-            None => Err(NoKey::Unreachable),
+            None => Err(KeyError::Unreachable),
         }
     }
 
     /// The cached keys, if they are younger than `keys_max_age`.
-    fn known(&self) -> Option<Arc<Known>> {
+    fn known(&self) -> Option<Arc<CachedKeys>> {
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
         known
             .as_ref()
@@ -119,7 +119,7 @@ impl Issuer {
         metrics::keys_fetched(!failed);
         match fetched {
             Ok(keys) => {
-                let known = Known {
+                let known = CachedKeys {
                     keys,
                     fetched: Instant::now(),
                 };

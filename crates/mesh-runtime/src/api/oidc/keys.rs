@@ -117,7 +117,7 @@ fn verifier(algorithm: &Algorithm, key: &DecodingKey) -> Result<Box<dyn JwtVerif
     }
     let kind = key.kind().clone();
     match algorithm {
-        Algorithm::RS256 | Algorithm::ES256 | Algorithm::EdDSA => Ok(Box::new(Ring {
+        Algorithm::RS256 | Algorithm::ES256 | Algorithm::EdDSA => Ok(Box::new(KeySet {
             algorithm: *algorithm,
             kind,
         })),
@@ -125,12 +125,12 @@ fn verifier(algorithm: &Algorithm, key: &DecodingKey) -> Result<Box<dyn JwtVerif
     }
 }
 
-struct Ring {
+struct KeySet {
     algorithm: Algorithm,
     kind: DecodingKeyKind,
 }
 
-impl Verifier<Vec<u8>> for Ring {
+impl Verifier<Vec<u8>> for KeySet {
     fn verify(&self, message: &[u8], signature: &Vec<u8>) -> Result<(), signature::Error> {
         let verified = match (self.algorithm, &self.kind) {
             (Algorithm::RS256, DecodingKeyKind::RsaModulusExponent { n, e }) => {
@@ -158,7 +158,7 @@ impl Verifier<Vec<u8>> for Ring {
     }
 }
 
-impl JwtVerifier for Ring {
+impl JwtVerifier for KeySet {
     fn algorithm(&self) -> Algorithm {
         self.algorithm
     }

@@ -7,7 +7,7 @@ use super::report::{Row, decimal};
 use crate::show;
 
 /// What the report is about.
-pub struct Title<'a> {
+pub struct ReportTitle<'a> {
     pub period: &'a str,
     pub by: &'a str,
     pub as_of: &'a str,
@@ -34,7 +34,7 @@ const PARTS: [(&str, &str); 4] = [
 ];
 
 /// The file. `days` are the costs by day.
-pub fn page(title: &Title<'_>, rows: &[Row], days: &[Row]) -> String {
+pub fn page(title: &ReportTitle<'_>, rows: &[Row], days: &[Row]) -> String {
     let heading = format!("Costs of {} by {}", title.period, title.by);
     let mut page = format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
@@ -65,7 +65,7 @@ macro_rules! put {
     };
 }
 
-fn section(page: &mut String, title: &Title<'_>, currency: &str, rows: &[Row], days: &[Row]) {
+fn section(page: &mut String, title: &ReportTitle<'_>, currency: &str, rows: &[Row], days: &[Row]) {
     let mut rows: Vec<&Row> = rows.iter().collect();
     rows.sort_by(|a, b| b.total.cmp(&a.total).then_with(|| a.key.cmp(&b.key)));
     let priced = rows.iter().filter_map(|row| row.total);
@@ -102,7 +102,7 @@ fn section(page: &mut String, title: &Title<'_>, currency: &str, rows: &[Row], d
 }
 
 /// Cost by key, stacked.
-fn bars(page: &mut String, title: &Title<'_>, rows: &[&Row]) {
+fn bars(page: &mut String, title: &ReportTitle<'_>, rows: &[&Row]) {
     let shown = &rows[..rows.len().min(MAX_BARS)];
     let largest = shown.iter().filter_map(|row| row.total).max();
     let largest = largest.unwrap_or_default();
@@ -252,7 +252,7 @@ mod tests {
             total: Some(total),
             ..Row::default()
         };
-        let title = Title {
+        let title = ReportTitle {
             period: "2026-11",
             by: "job",
             as_of: "2026-11-26T12:00:00Z",
@@ -280,7 +280,7 @@ mod tests {
 
     #[test]
     fn runs_without_a_price_are_said_and_not_shown_as_zero() {
-        let title = Title {
+        let title = ReportTitle {
             period: "2026-11",
             by: "user",
             as_of: "now",

@@ -13,7 +13,7 @@ use serde_json::Value;
 use super::html;
 use crate::cli::{self, CostBy, CostReportFormat, Global};
 use crate::client::{Client, Query};
-use crate::commands::export::Target;
+use crate::commands::export::ExportTarget;
 use crate::error::Error;
 use crate::show;
 
@@ -91,7 +91,7 @@ pub(super) async fn run(
         query.extend(global.cluster.clone().map(|cluster| ("cluster", cluster)));
         query
     };
-    let mut target = Target::open(args.output.clone())?;
+    let mut target = ExportTarget::open(args.output.clone())?;
     if args.format == CostReportFormat::Focus {
         let mut query = query(&period(args));
         query.extend(args.site.clone().map(|site| ("site", site)));
@@ -176,7 +176,7 @@ async fn sums(
         CostReportFormat::Table => Ok(format!("{}\nas of {as_of}\n", super::spent(&answer, by))),
         CostReportFormat::Csv => csv(&rows(&answer), by.as_str(), &as_of),
         CostReportFormat::Html => {
-            let title = html::Title {
+            let title = html::ReportTitle {
                 period,
                 by: by.as_str(),
                 as_of: &as_of,

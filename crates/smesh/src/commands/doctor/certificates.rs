@@ -7,7 +7,7 @@ use mesh_runtime::Context;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 
-use super::{Finding, Grade};
+use super::{CheckResult, Finding};
 
 /// A certificate that ends earlier is a warning.
 const SOON: TimeDelta = TimeDelta::days(30);
@@ -40,7 +40,7 @@ fn check(key: &str, file: &Path, now: DateTime<Utc>) -> Finding {
         Ok(text) => text,
         Err(error) => {
             let fix = "run doctor as the user of the services or root, or correct the path";
-            return finding(Grade::Unknown, format!("{name}: {error}"), fix);
+            return finding(CheckResult::Unknown, format!("{name}: {error}"), fix);
         }
     };
     let ends: Option<Vec<DateTime<Utc>>> = CertificateDer::pem_slice_iter(&text)
@@ -48,21 +48,21 @@ fn check(key: &str, file: &Path, now: DateTime<Utc>) -> Finding {
         .collect();
     let Some(end) = ends.and_then(|ends| ends.into_iter().min()) else {
         let fix = "PEM is needed, -----BEGIN CERTIFICATE-----";
-        return finding(Grade::Bad, format!("{name}: not a certificate"), fix);
+        return finding(CheckResult::Bad, format!("{name}: not a certificate"), fix);
     };
     let day = end.format("%Y-%m-%d %H:%M UTC");
     let renew = "renew it; the new file is used without a restart";
     if end <= now {
-        finding(Grade::Bad, format!("{name} expired on {day}"), renew)
+        finding(CheckResult::Bad, format!("{name} expired on {day}"), renew)
     } else if end - now < SOON {
         let days = (end - now).num_days();
         finding(
-            Grade::Warning,
+            CheckResult::Warning,
             format!("{name} expires on {day}, in {days} days"),
             renew,
         )
     } else {
-        finding(Grade::Good, format!("{name} expires on {day}"), "")
+        finding(CheckResult::Good, format!("{name} expires on {day}"), "")
     }
 }
 
@@ -142,10 +142,16 @@ mod tests {
         let now = "2026-11-01T00:00:00Z".parse().unwrap();
         let judged = || check("mesh.api.cert_file", &file, now);
         for (year, month, day, grade, text) in [
-            (2026, 12, 2, Grade::Good, "expires on 2026-12-02 00:00 UTC"),
-            (2026, 11, 30, Grade::Warning, "in 29 days"),
-            (2026, 10, 31, Grade::Bad, "expired on 2026-10-31"),
-            (2051, 1, 1, Grade::Good, "expires on 2051-01-01"),
+            (
+                2026,
+                12,
+                2,
+                CheckResult::Good,
+                "expires on 2026-12-02 00:00 UTC",
+            ),
+            (2026, 11, 30, CheckResult::Warning, "in 29 days"),
+            (2026, 10, 31, CheckResult::Bad, "expired on 2026-10-31"),
+            (2051, 1, 1, CheckResult::Good, "expires on 2051-01-01"),
         ] {
             certificate(&file, year, month, day);
             let finding = judged();
@@ -158,12 +164,12 @@ mod tests {
         certificate(&file, 2026, 11, 2);
         let both = chain + &std::fs::read_to_string(&file).unwrap();
         std::fs::write(&file, both).unwrap();
-        assert_eq!(judged().grade, Grade::Warning);
+        assert_eq!(judged().grade, CheckResult::Warning);
 
         std::fs::write(&file, "nonsense").unwrap();
-        assert_eq!(judged().grade, Grade::Bad);
+        assert_eq!(judged().grade, CheckResult::Bad);
         std::fs::remove_file(&file).unwrap();
-        assert_eq!(judged().grade, Grade::Unknown);
+        assert_eq!(judged().grade, CheckResult::Unknown);
     }
 
     #[test]

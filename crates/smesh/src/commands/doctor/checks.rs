@@ -8,7 +8,7 @@ use mesh_runtime::Context;
 use slurm_client::Slurm;
 use tokio_util::sync::CancellationToken;
 
-use super::{Finding, Grade};
+use super::{CheckResult, Finding};
 use super::{advice, certificates, hooks, storage};
 use crate::cli::Global;
 use crate::client::{Query, Readiness};
@@ -30,7 +30,7 @@ pub(super) async fn all(global: &Global) -> Vec<Finding> {
         Some(Err(error)) => {
             findings.push(Finding::new(
                 "configuration",
-                Grade::Bad,
+                CheckResult::Bad,
                 mesh_runtime::error_chain(&error),
                 "correct [slurm]",
             ));
@@ -57,7 +57,7 @@ fn configuration(global: &Global, findings: &mut Vec<Finding>) -> Option<Context
         Ok(context) => {
             findings.push(Finding::new(
                 "configuration",
-                Grade::Good,
+                CheckResult::Good,
                 format!(
                     "{}, cluster {}",
                     context.config_file(),
@@ -70,7 +70,7 @@ fn configuration(global: &Global, findings: &mut Vec<Finding>) -> Option<Context
         Err(error) => {
             findings.push(Finding::new(
                 "configuration",
-                Grade::Bad,
+                CheckResult::Bad,
                 mesh_runtime::error_chain(&error),
                 "run `smesh init`, or correct the key",
             ));
@@ -89,10 +89,10 @@ async fn slurm(
         Ok(version) => {
             let release: String = version.splitn(3, '.').take(2).collect::<Vec<_>>().join(".");
             let (grade, fix) = if TESTED.contains(&release.as_str()) {
-                (Grade::Good, String::new())
+                (CheckResult::Good, String::new())
             } else {
                 (
-                    Grade::Warning,
+                    CheckResult::Warning,
                     format!(
                         "tested versions: {}; `smesh events --type capture.schema_drift` shows unknown values in its output",
                         TESTED.join(", ")
@@ -109,7 +109,7 @@ async fn slurm(
         Err(error) => {
             findings.push(Finding::new(
                 slurm.source(),
-                Grade::Bad,
+                CheckResult::Bad,
                 mesh_runtime::error_chain(&error),
                 advice::slurm(&error),
             ));
@@ -119,13 +119,13 @@ async fn slurm(
     match slurm.ping().await {
         Ok(ping) if ping.up => findings.push(Finding::new(
             "slurmctld",
-            Grade::Good,
+            CheckResult::Good,
             ping.lines.join("; "),
             "",
         )),
         Ok(ping) => findings.push(Finding::new(
             "slurmctld",
-            Grade::Bad,
+            CheckResult::Bad,
             ping.lines.join("; "),
             "start slurmctld; see its log",
         )),
@@ -136,7 +136,7 @@ async fn slurm(
             };
             findings.push(Finding::new(
                 what,
-                Grade::Bad,
+                CheckResult::Bad,
                 mesh_runtime::error_chain(&error),
                 advice::slurm(&error),
             ));
@@ -147,11 +147,14 @@ async fn slurm(
         Ok(printed) => printed,
         Err(error) => {
             // A slurmctld that is down has already been reported.
-            if !findings.iter().any(|finding| finding.grade == Grade::Bad) {
+            if !findings
+                .iter()
+                .any(|finding| finding.grade == CheckResult::Bad)
+            {
                 let found = format!("its configuration: {}", mesh_runtime::error_chain(&error));
                 findings.push(Finding::new(
                     "slurmctld",
-                    Grade::Bad,
+                    CheckResult::Bad,
                     found,
                     advice::slurm(&error),
                 ));
@@ -167,7 +170,7 @@ async fn slurm(
         );
         findings.push(Finding::new(
             "cluster",
-            Grade::Bad,
+            CheckResult::Bad,
             found,
             "set [mesh] cluster to the same name: it is part of every event's identity",
         ));
@@ -187,7 +190,7 @@ fn clock(printed: &BTreeMap<String, String>, asked: DateTime<Utc>, findings: &mu
     let Some(reported) = reported else {
         return findings.push(Finding::new(
             "clocks",
-            Grade::Unknown,
+            CheckResult::Unknown,
             "slurmctld did not report its time",
             "",
         ));
@@ -200,14 +203,14 @@ fn clock(printed: &BTreeMap<String, String>, asked: DateTime<Utc>, findings: &mu
         );
         Finding::new(
             "clocks",
-            Grade::Bad,
+            CheckResult::Bad,
             found,
             "synchronise the clocks of both (chrony, ntpd): times in events are the controller's",
         )
     } else {
         Finding::new(
             "clocks",
-            Grade::Good,
+            CheckResult::Good,
             "this host and the controller agree",
             "",
         )
@@ -228,9 +231,9 @@ async fn accounting(
             .and_then(|context| context.section::<toml::Table>("ingest").ok())
             .and_then(|table| table.get("accounting")?.as_bool());
         let (grade, fix) = match reported {
-            Some(false) => (Grade::Good, ""),
+            Some(false) => (CheckResult::Good, ""),
             _ => (
-                Grade::Warning,
+                CheckResult::Warning,
                 "set accounting = false in [ingest], or run slurmdbd: without it, ends that slurmctld has purged cannot be confirmed",
             ),
         };
@@ -250,13 +253,13 @@ async fn accounting(
     {
         Ok(_) => findings.push(Finding::new(
             "slurmdbd",
-            Grade::Good,
+            CheckResult::Good,
             format!("sacct answers in {} ms", started.elapsed().as_millis()),
             "",
         )),
         Err(error) => findings.push(Finding::new(
             "slurmdbd",
-            Grade::Bad,
+            CheckResult::Bad,
             mesh_runtime::error_chain(&error),
             advice::slurm(&error),
         )),
@@ -271,7 +274,7 @@ async fn mesh(global: &Global, findings: &mut Vec<Finding>) {
         Err(error) => {
             return findings.push(Finding::new(
                 "slurm-mesh",
-                Grade::Unknown,
+                CheckResult::Unknown,
                 mesh_runtime::error_chain(&error),
                 "",
             ));
@@ -286,21 +289,21 @@ async fn mesh(global: &Global, findings: &mut Vec<Finding>) {
             findings.extend(differing_version(version.as_deref()));
             if problems.is_empty() {
                 let found = format!("ready at {}", client.address());
-                findings.push(Finding::new("slurm-mesh", Grade::Good, found, ""));
+                findings.push(Finding::new("slurm-mesh", CheckResult::Good, found, ""));
             }
             for (name, reason) in problems {
                 let fix = advice::not_ready(&name);
                 let found = format!("not ready: {name}: {reason}");
-                findings.push(Finding::new("slurm-mesh", Grade::Bad, found, fix));
+                findings.push(Finding::new("slurm-mesh", CheckResult::Bad, found, fix));
             }
             for (name, text) in notes {
                 let found = format!("{name}: {text}");
-                findings.push(Finding::new("slurm-mesh", Grade::Warning, found, ""));
+                findings.push(Finding::new("slurm-mesh", CheckResult::Warning, found, ""));
             }
         }
         Err(error) => findings.push(Finding::new(
             "slurm-mesh",
-            Grade::Bad,
+            CheckResult::Bad,
             mesh_runtime::error_chain(&error),
             "start `smesh up`",
         )),
@@ -308,13 +311,13 @@ async fn mesh(global: &Global, findings: &mut Vec<Finding>) {
     match client.get("/v1/ledger/head", &Query::new()).await {
         Ok(head) => findings.push(Finding::new(
             "ledger",
-            Grade::Good,
+            CheckResult::Good,
             format!("{} entries", head["seq"]),
             "",
         )),
         Err(error) => findings.push(Finding::new(
             "ledger",
-            Grade::Unknown,
+            CheckResult::Unknown,
             mesh_runtime::error_chain(&error),
             "",
         )),
@@ -327,7 +330,7 @@ fn differing_version(services: Option<&str>) -> Option<Finding> {
     let services = services.filter(|services| *services != own)?;
     Some(Finding::new(
         "versions",
-        Grade::Warning,
+        CheckResult::Warning,
         format!("the services are version {services}, this program is {own}"),
         "finish the upgrade: docs/guide/upgrade.md",
     ))
@@ -341,7 +344,7 @@ mod tests {
     fn another_version_of_the_services_is_a_warning() {
         assert!(differing_version(Some(env!("CARGO_PKG_VERSION"))).is_none());
         let finding = differing_version(Some("0.0.1")).unwrap();
-        assert_eq!(finding.grade, Grade::Warning);
+        assert_eq!(finding.grade, CheckResult::Warning);
         assert!(finding.found.contains("0.0.1"), "{finding:?}");
     }
 }

@@ -5,11 +5,11 @@ use std::time::{Duration, Instant, SystemTime};
 
 use mesh_hook::doorbell::{Call, doorbell};
 use mesh_hook::evidence::Environment;
-use mesh_hook::ring::{Outcome, ring};
+use mesh_hook::ring::{HookTestResult, ring};
 use mesh_hook::spool::Spool;
 use mesh_runtime::Context;
 
-use super::{Finding, Grade};
+use super::{CheckResult, Finding};
 use crate::cli::{Global, HookFiles};
 use crate::commands::hooks::plan_here;
 use crate::settings::HOOK_CONFIG;
@@ -31,7 +31,7 @@ pub(super) async fn installed(global: &Global, controller: bool, findings: &mut 
         Err(error) => {
             return findings.push(Finding::new(
                 "hooks",
-                Grade::Unknown,
+                CheckResult::Unknown,
                 mesh_runtime::error_chain(&error),
                 "hooks not checked: run doctor on a host with slurm.conf, or set [slurm] conf",
             ));
@@ -46,7 +46,7 @@ pub(super) async fn installed(global: &Global, controller: bool, findings: &mut 
         if hook.installed.is_some() {
             findings.push(Finding::new(
                 "hooks",
-                Grade::Good,
+                CheckResult::Good,
                 format!("{} is of slurm-mesh, according to {source}", hook.name),
                 "",
             ));
@@ -57,7 +57,7 @@ pub(super) async fn installed(global: &Global, controller: bool, findings: &mut 
             );
             findings.push(Finding::new(
                 "hooks",
-                Grade::Warning,
+                CheckResult::Warning,
                 found,
                 "see `smesh hooks print`",
             ));
@@ -81,7 +81,7 @@ pub(super) async fn doorbell_end_to_end(context: Option<&Context>, findings: &mu
         {
             return findings.push(Finding::new(
                 "doorbell",
-                Grade::Unknown,
+                CheckResult::Unknown,
                 format!("only SlurmUser may read {}", path.display()),
                 "run doctor as SlurmUser or root",
             ));
@@ -89,7 +89,7 @@ pub(super) async fn doorbell_end_to_end(context: Option<&Context>, findings: &mu
         Err(error) => {
             return findings.push(Finding::new(
                 "doorbell",
-                Grade::Bad,
+                CheckResult::Bad,
                 error.to_string(),
                 "start `smesh up` once, which writes this file; on other hosts create it (hooks/README.md)",
             ));
@@ -118,14 +118,14 @@ pub(super) async fn doorbell_end_to_end(context: Option<&Context>, findings: &mu
     );
     let millis = format!("{:.1} ms", took.as_secs_f64() * 1000.0);
     findings.push(match sent {
-        Ok(Outcome::Delivered { .. }) => {
+        Ok(HookTestResult::Delivered { .. }) => {
             let (grade, fix) = if took > SLOW_RING {
                 (
-                    Grade::Warning,
+                    CheckResult::Warning,
                     "every job start waits for this; check the disk of nats-server",
                 )
             } else {
-                (Grade::Good, "")
+                (CheckResult::Good, "")
             };
             Finding::new(
                 "doorbell",
@@ -134,36 +134,41 @@ pub(super) async fn doorbell_end_to_end(context: Option<&Context>, findings: &mu
                 fix,
             )
         }
-        Ok(Outcome::Spooled(error)) => Finding::new(
+        Ok(HookTestResult::Spooled(error)) => Finding::new(
             "doorbell",
-            Grade::Bad,
+            CheckResult::Bad,
             format!("spooled after {millis}: {error}"),
             "start nats-server (`smesh up` does)",
         ),
-        Ok(Outcome::Lost(error, lost)) => Finding::new(
+        Ok(HookTestResult::Lost(error, lost)) => Finding::new(
             "doorbell",
-            Grade::Bad,
+            CheckResult::Bad,
             format!("{error}; {lost}"),
             "make the spool folder writable for SlurmUser",
         ),
-        Err(error) => Finding::new("doorbell", Grade::Unknown, error, ""),
+        Err(error) => Finding::new("doorbell", CheckResult::Unknown, error, ""),
     });
     if let Ok(refused @ 1..) = spool.refused() {
         findings.push(Finding::new(
             "spool",
-            Grade::Warning,
+            CheckResult::Warning,
             format!("NATS refused {refused} doorbells"),
             "`smesh hooks flush` retries them and prints the reason; delete *.refused if they are not needed",
         ));
     }
     match spool.len() {
-        Ok(0) => findings.push(Finding::new("spool", Grade::Good, "empty", "")),
+        Ok(0) => findings.push(Finding::new("spool", CheckResult::Good, "empty", "")),
         Ok(waiting) => findings.push(Finding::new(
             "spool",
-            Grade::Warning,
+            CheckResult::Warning,
             format!("{waiting} doorbells are spooled"),
             "the next hook calls deliver them; to deliver them now: smesh hooks flush",
         )),
-        Err(error) => findings.push(Finding::new("spool", Grade::Unknown, error.to_string(), "")),
+        Err(error) => findings.push(Finding::new(
+            "spool",
+            CheckResult::Unknown,
+            error.to_string(),
+            "",
+        )),
     }
 }

@@ -8,7 +8,7 @@ use chrono::{TimeDelta, Utc};
 use mesh_bus::{Bus, Config, StorageState};
 use mesh_runtime::Context;
 
-use super::{Finding, Grade};
+use super::{CheckResult, Finding};
 use crate::backup::create::LastBackup;
 use crate::up::data_dir;
 use crate::up::nats_child;
@@ -21,7 +21,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const MAX_BACKUP_AGE: TimeDelta = TimeDelta::days(7);
 
 pub(super) async fn streams(context: &Context, findings: &mut Vec<Finding>) {
-    let unknown = |found: String, fix: &str| Finding::new(SUBJECT, Grade::Unknown, found, fix);
+    let unknown =
+        |found: String, fix: &str| Finding::new(SUBJECT, CheckResult::Unknown, found, fix);
     let own = context.mesh.nats.url.is_empty();
     let config = match own {
         true => nats_child::administrator(&context.mesh.data_dir),
@@ -68,9 +69,9 @@ pub(super) fn disk(context: &Context) -> Option<Finding> {
     );
     Some(if free < reserved.saturating_sub(used) {
         let fix = "make room, or lower [mesh.nats] events_max_bytes: a full disk stops everything";
-        Finding::new("disk", Grade::Warning, found, fix)
+        Finding::new("disk", CheckResult::Warning, found, fix)
     } else {
-        Finding::new("disk", Grade::Good, found, "")
+        Finding::new("disk", CheckResult::Good, found, "")
     })
 }
 
@@ -93,7 +94,7 @@ pub(super) fn backup(context: &Context) -> Finding {
     let Some(last) = LastBackup::read(&context.mesh.data_dir) else {
         let fix = "make one regularly: `smesh backup --help`";
         return finding(
-            Grade::Warning,
+            CheckResult::Warning,
             "no backup by `smesh backup` here".to_owned(),
             fix,
         );
@@ -107,9 +108,9 @@ pub(super) fn backup(context: &Context) -> Finding {
     );
     if age > MAX_BACKUP_AGE {
         let fix = "make a new one: events older than 14 days are no longer on the bus";
-        return finding(Grade::Warning, found, fix);
+        return finding(CheckResult::Warning, found, fix);
     }
-    finding(Grade::Good, found, "")
+    finding(CheckResult::Good, found, "")
 }
 
 async fn probe(context: &Context, config: &Config) -> Result<Vec<StorageState>, mesh_bus::Error> {
@@ -140,10 +141,10 @@ fn report(states: Vec<StorageState>, own: bool, findings: &mut Vec<Finding>) {
             }
         };
         let found = format!("{stream} does not store: {problem}");
-        findings.push(Finding::new(SUBJECT, Grade::Bad, found, fix));
+        findings.push(Finding::new(SUBJECT, CheckResult::Bad, found, fix));
     }
     if broken == 0 {
         let found = format!("all {count} streams and buckets store");
-        findings.push(Finding::new(SUBJECT, Grade::Good, found, ""));
+        findings.push(Finding::new(SUBJECT, CheckResult::Good, found, ""));
     }
 }

@@ -2,7 +2,7 @@
 
 /// Hosts on which a hook runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Hosts {
+pub enum HookHosts {
     /// Every SlurmctldHost.
     Controllers,
     /// Every node.
@@ -11,7 +11,7 @@ pub enum Hosts {
     Logins,
 }
 
-impl Hosts {
+impl HookHosts {
     /// Name for display.
     pub const fn name(self) -> &'static str {
         match self {
@@ -24,7 +24,7 @@ impl Hosts {
 
 /// How a hook is installed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Installation {
+pub enum HookInstallation {
     /// A parameter of slurm.conf names the script.
     Parameter,
     /// A parameter of slurm.conf names the script. Useful only if the site already has a program there.
@@ -41,15 +41,15 @@ pub enum Installation {
 
 /// A hook.
 #[derive(Clone, Copy, Debug)]
-pub struct Kind {
+pub struct HookKind {
     /// Name, as in slurm.conf and in the doorbell.
     pub name: &'static str,
     /// File name of the script.
     pub file: &'static str,
     /// Where it runs.
-    pub hosts: Hosts,
+    pub hosts: HookHosts,
     /// How it is installed.
-    pub installation: Installation,
+    pub installation: HookInstallation,
     /// One of the three hooks that together report everything.
     pub recommended: bool,
     /// What the hook reports.
@@ -59,11 +59,11 @@ pub struct Kind {
 const fn kind(
     name: &'static str,
     file: &'static str,
-    hosts: Hosts,
-    installation: Installation,
+    hosts: HookHosts,
+    installation: HookInstallation,
     about: &'static str,
-) -> Kind {
-    Kind {
+) -> HookKind {
+    HookKind {
         name,
         file,
         hosts,
@@ -74,126 +74,126 @@ const fn kind(
 }
 
 /// Every hook, the recommended ones first.
-pub const KINDS: &[Kind] = &[
-    Kind {
+pub const KINDS: &[HookKind] = &[
+    HookKind {
         recommended: true,
         ..kind(
             "PrologSlurmctld",
             "prolog-slurmctld",
-            Hosts::Controllers,
-            Installation::Parameter,
+            HookHosts::Controllers,
+            HookInstallation::Parameter,
             "an allocation was created",
         )
     },
-    Kind {
+    HookKind {
         recommended: true,
         ..kind(
             "EpilogSlurmctld",
             "epilog-slurmctld",
-            Hosts::Controllers,
-            Installation::Parameter,
+            HookHosts::Controllers,
+            HookInstallation::Parameter,
             "an allocation ended",
         )
     },
-    Kind {
+    HookKind {
         recommended: true,
         ..kind(
             "JobComp",
             "jobcomp",
-            Hosts::Controllers,
-            Installation::JobComp,
+            HookHosts::Controllers,
+            HookInstallation::JobComp,
             "the final state of a job",
         )
     },
     kind(
         "JobSubmit",
         "mesh.lua",
-        Hosts::Controllers,
-        Installation::Lua("JobSubmitPlugins", "job_submit.lua"),
+        HookHosts::Controllers,
+        HookInstallation::Lua("JobSubmitPlugins", "job_submit.lua"),
         "a user submits, holds, releases or changes a job",
     ),
     kind(
         "CliFilter",
         "mesh.lua",
-        Hosts::Logins,
-        Installation::Lua("CliFilterPlugins", "cli_filter.lua"),
+        HookHosts::Logins,
+        HookInstallation::Lua("CliFilterPlugins", "cli_filter.lua"),
         "a job was submitted, with its id",
     ),
     kind(
         "MailProg",
         "mail-prog",
-        Hosts::Controllers,
-        Installation::SitesOwn,
+        HookHosts::Controllers,
+        HookInstallation::SitesOwn,
         "Slurm sends a mail about a job",
     ),
     kind(
         "ResumeProgram",
         "resume-program",
-        Hosts::Controllers,
-        Installation::SitesOwn,
+        HookHosts::Controllers,
+        HookInstallation::SitesOwn,
         "nodes are powered up",
     ),
     kind(
         "SuspendProgram",
         "suspend-program",
-        Hosts::Controllers,
-        Installation::SitesOwn,
+        HookHosts::Controllers,
+        HookInstallation::SitesOwn,
         "nodes are powered down",
     ),
     kind(
         "ResumeFailProgram",
         "resume-fail-program",
-        Hosts::Controllers,
-        Installation::Parameter,
+        HookHosts::Controllers,
+        HookInstallation::Parameter,
         "nodes did not come up",
     ),
     kind(
         "strigger-down",
         "strigger-down",
-        Hosts::Controllers,
-        Installation::Trigger("--down"),
+        HookHosts::Controllers,
+        HookInstallation::Trigger("--down"),
         "nodes went down",
     ),
     kind(
         "strigger-drained",
         "strigger-drained",
-        Hosts::Controllers,
-        Installation::Trigger("--drained"),
+        HookHosts::Controllers,
+        HookInstallation::Trigger("--drained"),
         "nodes are drained",
     ),
     kind(
         "strigger-up",
         "strigger-up",
-        Hosts::Controllers,
-        Installation::Trigger("--up"),
+        HookHosts::Controllers,
+        HookInstallation::Trigger("--up"),
         "nodes are back",
     ),
     kind(
         "Prolog",
         "prolog",
-        Hosts::Nodes,
-        Installation::Parameter,
+        HookHosts::Nodes,
+        HookInstallation::Parameter,
         "a job starts on its first node",
     ),
     kind(
         "Epilog",
         "epilog",
-        Hosts::Nodes,
-        Installation::Parameter,
+        HookHosts::Nodes,
+        HookInstallation::Parameter,
         "a job ended on its first node",
     ),
     kind(
         "HealthCheckProgram",
         "health-check-program",
-        Hosts::Nodes,
-        Installation::SitesOwn,
+        HookHosts::Nodes,
+        HookInstallation::SitesOwn,
         "a node is checked",
     ),
     kind(
         "Pam",
         "pam",
-        Hosts::Logins,
-        Installation::Pam,
+        HookHosts::Logins,
+        HookInstallation::Pam,
         "a user logs in",
     ),
 ];

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use super::kinds::{Hosts, Installation, KINDS, Kind};
+use super::kinds::{HookHosts, HookInstallation, HookKind, KINDS};
 use super::shell::quoted;
 use crate::slurm_conf::SlurmConf;
 
@@ -20,7 +20,7 @@ pub struct Hook {
     /// Name, as in slurm.conf and in the doorbell.
     pub name: &'static str,
     /// Where it runs.
-    pub hosts: Hosts,
+    pub hosts: HookHosts,
     /// What the hook reports.
     pub about: &'static str,
     /// One of the three hooks that together report everything.
@@ -39,7 +39,7 @@ pub struct Hook {
 
 /// Steps for installing the hooks.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Plan {
+pub struct InstallPlan {
     /// The hooks.
     pub hooks: Vec<Hook>,
     /// Notes for the operator.
@@ -48,7 +48,7 @@ pub struct Plan {
     pub controllers: Vec<String>,
 }
 
-impl Plan {
+impl InstallPlan {
     /// The lines for slurm.conf of the recommended hooks.
     pub fn lines(&self) -> String {
         self.hooks
@@ -77,7 +77,7 @@ impl Plan {
 }
 
 /// Inputs of a plan.
-pub struct Site<'a> {
+pub struct PlanInputs<'a> {
     /// Current settings.
     pub conf: &'a SlurmConf,
     /// The mesh-hook program.
@@ -94,26 +94,30 @@ pub struct Site<'a> {
     pub read: &'a dyn Fn(&Path) -> Option<String>,
 }
 
-impl Site<'_> {
+impl PlanInputs<'_> {
     /// Plans every hook.
-    pub fn plan(&self) -> Plan {
-        let mut plan = Plan {
+    pub fn plan(&self) -> InstallPlan {
+        let mut plan = InstallPlan {
             controllers: self.conf.controllers(),
-            ..Plan::default()
+            ..InstallPlan::default()
         };
         for kind in KINDS {
             match kind.installation {
-                Installation::Parameter | Installation::SitesOwn => self.parameter(kind, &mut plan),
-                Installation::JobComp => self.jobcomp(kind, &mut plan),
-                Installation::Trigger(option) => self.trigger(kind, option, &mut plan),
-                Installation::Pam => self.pam(kind, &mut plan),
-                Installation::Lua(parameter, file) => self.lua(kind, parameter, file, &mut plan),
+                HookInstallation::Parameter | HookInstallation::SitesOwn => {
+                    self.parameter(kind, &mut plan)
+                }
+                HookInstallation::JobComp => self.jobcomp(kind, &mut plan),
+                HookInstallation::Trigger(option) => self.trigger(kind, option, &mut plan),
+                HookInstallation::Pam => self.pam(kind, &mut plan),
+                HookInstallation::Lua(parameter, file) => {
+                    self.lua(kind, parameter, file, &mut plan)
+                }
             }
         }
         plan
     }
 
-    fn hook(&self, kind: &Kind, chain: Option<&str>) -> Hook {
+    fn hook(&self, kind: &HookKind, chain: Option<&str>) -> Hook {
         Hook {
             name: kind.name,
             hosts: kind.hosts,
@@ -127,14 +131,14 @@ impl Site<'_> {
         }
     }
 
-    fn parameter(&self, kind: &Kind, plan: &mut Plan) {
+    fn parameter(&self, kind: &HookKind, plan: &mut InstallPlan) {
         let now = self.conf.get(kind.name).unwrap_or_default();
         let set = match kind.name {
             // slurm.conf(5): this program handles nodes that ResumeProgram did not bring up.
             "ResumeFailProgram" => self.conf.get("ResumeProgram").is_some(),
             // MailProg has a default in Slurm, even if that program is not installed.
             "MailProg" => (self.read)(Path::new(now)).is_some(),
-            _ => kind.installation == Installation::Parameter || !now.is_empty(),
+            _ => kind.installation == HookInstallation::Parameter || !now.is_empty(),
         };
         if !set {
             plan.notes.push(format!(
@@ -178,7 +182,7 @@ impl Site<'_> {
             .any(|flag| ["alloc", "contain", "x11", "serial"].contains(&flag))
     }
 
-    fn jobcomp(&self, kind: &Kind, plan: &mut Plan) {
+    fn jobcomp(&self, kind: &HookKind, plan: &mut InstallPlan) {
         let plugin = self.conf.get("JobCompType").unwrap_or("jobcomp/none");
         let now = match plugin.to_lowercase().as_str() {
             "jobcomp/none" => "",
@@ -201,7 +205,7 @@ impl Site<'_> {
         plan.hooks.push(hook);
     }
 
-    fn trigger(&self, kind: &Kind, option: &str, plan: &mut Plan) {
+    fn trigger(&self, kind: &HookKind, option: &str, plan: &mut InstallPlan) {
         let mut hook = self.hook(kind, None);
         let script = hook.script.display().to_string();
         hook.into = format!("run once as {}", self.conf.slurm_user());
@@ -218,7 +222,7 @@ impl Site<'_> {
         plan.hooks.push(hook);
     }
 
-    fn pam(&self, kind: &Kind, plan: &mut Plan) {
+    fn pam(&self, kind: &HookKind, plan: &mut InstallPlan) {
         let mut hook = self.hook(kind, None);
         let script = hook.script.display().to_string();
         hook.into = PAM_FILE.into();
@@ -234,7 +238,7 @@ impl Site<'_> {
         plan.hooks.push(hook);
     }
 
-    fn lua(&self, kind: &Kind, parameter: &str, file: &str, plan: &mut Plan) {
+    fn lua(&self, kind: &HookKind, parameter: &str, file: &str, plan: &mut InstallPlan) {
         let beside = self.conf.path.with_file_name(file);
         let now = self.conf.get(parameter).unwrap_or_default();
         // Slurm accepts both `job_submit/lua` and `lua`.

@@ -32,7 +32,7 @@ const NOT_FOUND: u64 = 404;
 
 /// Result of a test.
 #[derive(Debug)]
-enum Outcome {
+enum HookTestResult {
     NotInstalled,
     /// Acknowledged by its consumer, after this time.
     Arrived(Duration),
@@ -41,7 +41,7 @@ enum Outcome {
     Failed(String),
 }
 
-impl Outcome {
+impl HookTestResult {
     const fn is_bad(&self) -> bool {
         matches!(self, Self::Failed(_))
     }
@@ -97,7 +97,7 @@ pub(super) async fn run(global: &Global, files: HookFiles) -> Result<ExitCode, E
     }
     let installed = outcomes
         .iter()
-        .filter(|(_, outcome)| !matches!(outcome, Outcome::NotInstalled))
+        .filter(|(_, outcome)| !matches!(outcome, HookTestResult::NotInstalled))
         .count();
     let bad = outcomes
         .iter()
@@ -117,16 +117,16 @@ pub(super) async fn run(global: &Global, files: HookFiles) -> Result<ExitCode, E
     })
 }
 
-fn to_json(hook: &Hook, outcome: &Outcome) -> Value {
+fn to_json(hook: &Hook, outcome: &HookTestResult) -> Value {
     let millis = match outcome {
-        Outcome::Arrived(after) => Some(after.as_secs_f64() * 1e3),
+        HookTestResult::Arrived(after) => Some(after.as_secs_f64() * 1e3),
         _ => None,
     };
     let (outcome, problem) = match outcome {
-        Outcome::NotInstalled => ("not_installed", None),
-        Outcome::Arrived(_) => ("arrived", None),
-        Outcome::Sent(why) => ("rung", Some(why)),
-        Outcome::Failed(why) => ("failed", Some(why)),
+        HookTestResult::NotInstalled => ("not_installed", None),
+        HookTestResult::Arrived(_) => ("arrived", None),
+        HookTestResult::Sent(why) => ("rung", Some(why)),
+        HookTestResult::Failed(why) => ("failed", Some(why)),
     };
     json!({ "hook": hook.name, "on": hook.hosts.name(), "outcome": outcome, "millis": millis, "problem": problem })
 }
@@ -138,9 +138,9 @@ struct Probe {
 }
 
 impl Probe {
-    fn hook(&self, hook: &Hook) -> Outcome {
+    fn hook(&self, hook: &Hook) -> HookTestResult {
         let Some(installed) = &hook.installed else {
-            return Outcome::NotInstalled;
+            return HookTestResult::NotInstalled;
         };
         let started = Instant::now();
         let question = if matches!(hook.name, "JobSubmit" | "CliFilter") {
@@ -151,9 +151,9 @@ impl Probe {
         let taken =
             question.and_then(|(config, question)| self.wait_until_taken(&config, &question));
         match taken {
-            Ok(None) => Outcome::Arrived(started.elapsed()),
-            Ok(Some(why)) => Outcome::Sent(why),
-            Err(why) => Outcome::Failed(why),
+            Ok(None) => HookTestResult::Arrived(started.elapsed()),
+            Ok(Some(why)) => HookTestResult::Sent(why),
+            Err(why) => HookTestResult::Failed(why),
         }
     }
 

@@ -8,7 +8,7 @@ use ledger::domain::checkpoint::Checkpoint;
 
 use super::published::Progress;
 use crate::error::Error;
-use crate::known::KnownLedger;
+use crate::known_ledgers::KnownLedger;
 
 /// Writes the file.
 pub(super) fn write(

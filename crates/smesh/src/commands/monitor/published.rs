@@ -8,8 +8,8 @@ use tokio_util::sync::CancellationToken;
 use crate::cli::Global;
 use crate::client::Client;
 use crate::error::Error;
-use crate::known::KnownLedgers;
-use crate::known::published::{self, CompareError, Compared};
+use crate::known_ledgers::KnownLedgers;
+use crate::known_ledgers::published::{self, CompareError, Compared};
 use crate::reader::{self, READER};
 use crate::settings;
 

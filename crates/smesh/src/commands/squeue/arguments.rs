@@ -7,7 +7,7 @@ const DEFAULT_FORMAT: &str = "%.18i %.9P %.8j %.8u %.2t %.10M %.6D %R";
 
 /// What is asked.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Asked {
+pub(super) struct SqueueRequest {
     pub(super) no_header: bool,
     /// Numbers without units.
     pub(super) no_convert: bool,
@@ -23,8 +23,8 @@ pub(super) struct Asked {
 }
 
 /// `None` if there is an option that is not known here.
-pub(super) fn parse(arguments: &[&str]) -> Option<Asked> {
-    let mut asked = Asked::default();
+pub(super) fn parse(arguments: &[&str]) -> Option<SqueueRequest> {
+    let mut asked = SqueueRequest::default();
     let mut rest = arguments.iter().copied();
     while let Some(argument) = rest.next() {
         if let Some(long) = argument.strip_prefix("--") {
@@ -88,7 +88,7 @@ const fn is_flag(letter: char) -> bool {
     matches!(letter, 'h' | 'a' | 'm' | 'c')
 }
 
-impl Asked {
+impl SqueueRequest {
     fn set(&mut self, letter: char, value: &str) -> Option<()> {
         let list = || -> Option<Vec<String>> {
             let items: Vec<String> = value.split(',').map(str::to_owned).collect();
@@ -142,13 +142,13 @@ mod tests {
             "-u",
             "alice",
         ];
-        let nextflow = Asked {
+        let nextflow = SqueueRequest {
             no_header: true,
             format: "%i %t".into(),
             states: list(&["all"]),
             partitions: list(&["cpu"]),
             users: list(&["alice"]),
-            ..Asked::default()
+            ..SqueueRequest::default()
         };
         assert_eq!(parse(&line), Some(nextflow));
         // Snakemake
@@ -159,12 +159,12 @@ mod tests {
             "--name",
             "run-1",
         ];
-        let snakemake = Asked {
+        let snakemake = SqueueRequest {
             no_header: true,
             format: "%i|%T".into(),
             states: list(&["all"]),
             names: list(&["run-1"]),
-            ..Asked::default()
+            ..SqueueRequest::default()
         };
         assert_eq!(parse(&line), Some(snakemake));
         // Parsl

@@ -3,7 +3,7 @@
 use chrono::{DateTime, Local};
 
 use super::Listing;
-use super::arguments::Asked;
+use super::arguments::SqueueRequest;
 
 /// Letters whose numbers squeue prints with a unit unless `--noconvert` is given.
 const WITH_UNITS: &str = "cCdDmHIJXz";
@@ -20,7 +20,11 @@ struct Field {
 }
 
 /// `None` if only squeue knows what to print.
-pub(super) fn print(listing: &Listing, asked: &Asked, jobs: &[&[String]]) -> Option<String> {
+pub(super) fn print(
+    listing: &Listing,
+    asked: &SqueueRequest,
+    jobs: &[&[String]],
+) -> Option<String> {
     let (prefix, fields) = parse(&asked.format, listing)?;
     let mut text = String::new();
     if !asked.no_header {
@@ -149,10 +153,10 @@ mod tests {
             titles: vec!["NAME".into(), "NODELIST(REASON)".into(), "STATE".into()],
             ..Listing::default()
         };
-        let asked = Asked {
+        let asked = SqueueRequest {
             format: format.into(),
             no_header: true,
-            ..Asked::default()
+            ..SqueueRequest::default()
         };
         let job = vec![value.to_owned(), value.to_owned(), "PENDING".to_owned()];
         print(&listing, &asked, &[&job])

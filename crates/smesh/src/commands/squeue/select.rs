@@ -1,7 +1,7 @@
 //! The jobs that squeue would show.
 
 use super::Listing;
-use super::arguments::Asked;
+use super::arguments::SqueueRequest;
 
 /// States of jobs that squeue shows without `--states`, as it prints them.
 const LIVE: [&str; 5] = [
@@ -25,7 +25,7 @@ const ENDED: [&str; 9] = [
 ];
 
 /// `None` if only squeue knows.
-pub(super) fn jobs<'a>(listing: &'a Listing, asked: &Asked) -> Option<Vec<&'a [String]>> {
+pub(super) fn jobs<'a>(listing: &'a Listing, asked: &SqueueRequest) -> Option<Vec<&'a [String]>> {
     if let Some(users) = &asked.users {
         let own = |user: &String| listing.is_complete || listing.users.contains(user);
         // A number may be a uid.

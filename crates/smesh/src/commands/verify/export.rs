@@ -8,7 +8,7 @@ use ledger::domain::export::ExportVerifier;
 use ledger::{FirstFault, TrustAnchors, VerifyReport};
 use ledger_format::file::{self, FileError};
 
-use super::report::Lie;
+use super::report::FailedComparison;
 use crate::cli::Global;
 use crate::client::Query;
 use crate::error::Error;
@@ -18,7 +18,7 @@ pub(super) fn file(
     path: &Path,
     trust: &TrustAnchors,
     bar: &ProgressBar,
-) -> Result<Result<VerifyReport, Lie>, Error> {
+) -> Result<Result<VerifyReport, FailedComparison>, Error> {
     let io = |source| Error::io("read", path, source);
     let mut lines = if path == Path::new("-") {
         file::ExportReader::new(BufReader::new(std::io::stdin()))
@@ -55,7 +55,7 @@ pub(super) async fn remote(
     global: &Global,
     trust: &TrustAnchors,
     bar: &ProgressBar,
-) -> Result<Result<VerifyReport, Lie>, Error> {
+) -> Result<Result<VerifyReport, FailedComparison>, Error> {
     let client = settings::client(global)?;
     let mut text = client.download("/v1/ledger/export", &Query::new()).await?;
     let mut lines = Lines::new(trust, bar);
@@ -103,13 +103,13 @@ impl<'a> Lines<'a> {
         Ok(Ok(()))
     }
 
-    fn finish(self) -> Result<Result<VerifyReport, Lie>, Error> {
+    fn finish(self) -> Result<Result<VerifyReport, FailedComparison>, Error> {
         let Some(verifier) = self.verifier else {
             return Err(Error::Failed("verify export: it is empty".into()));
         };
         let verified = verifier.finish();
         Ok(verified
             .map(|verified| VerifyReport::of_export(verified, self.trust))
-            .map_err(Lie::from))
+            .map_err(FailedComparison::from))
     }
 }

@@ -12,7 +12,7 @@ use crate::show;
 const UNSIGNED: &str = "no checkpoint is signed by a key that was given";
 
 /// A contradiction that verification found.
-pub(super) struct Lie {
+pub(super) struct FailedComparison {
     /// Class of the comparison that failed.
     class: &'static str,
     /// Sequence of the entry, if the fault is in one.
@@ -20,7 +20,7 @@ pub(super) struct Lie {
     reason: String,
 }
 
-impl Lie {
+impl FailedComparison {
     /// `None` if the error is not a contradiction, for example a read error.
     pub(super) fn of(error: &VerifyError) -> Option<Self> {
         let class = error.class()?;
@@ -49,7 +49,7 @@ impl Lie {
     }
 }
 
-impl From<FirstFault> for Lie {
+impl From<FirstFault> for FailedComparison {
     fn from(bad: FirstFault) -> Self {
         Self {
             class: EXPORTED,
@@ -60,7 +60,7 @@ impl From<FirstFault> for Lie {
 }
 
 /// What a verification found.
-pub(super) enum Outcome {
+pub(super) enum VerificationResult {
     /// Nothing contradicts the entries.
     Verified {
         report: VerifyReport,
@@ -76,10 +76,10 @@ pub(super) enum Outcome {
         report: VerifyReport,
         reason: String,
     },
-    Lie(Lie),
+    FailedComparison(FailedComparison),
 }
 
-impl Outcome {
+impl VerificationResult {
     /// Of a report without a contradiction.
     pub(super) fn of(report: VerifyReport, by_given_keys: bool) -> Self {
         let verified = &report.verified;
@@ -116,7 +116,7 @@ impl Outcome {
             }
             Self::Unsigned { report } => unproven(report, UNSIGNED),
             Self::Uncosigned { report, reason } => unproven(report, reason),
-            Self::Lie(Lie { class, seq, reason }) => {
+            Self::FailedComparison(FailedComparison { class, seq, reason }) => {
                 let mut answer = json!({ "verified": false, "class": class, "reason": reason });
                 if let Some(seq) = seq {
                     answer["first_bad_sequence"] = (*seq).into();
@@ -142,7 +142,7 @@ impl Outcome {
                 lines.extend(class_lines(report));
                 lines
             }
-            Self::Lie(Lie { class, seq, reason }) => {
+            Self::FailedComparison(FailedComparison { class, seq, reason }) => {
                 let entry = seq.map_or_else(String::new, |seq| {
                     format!("the first bad entry is sequence {seq}: ")
                 });

@@ -6,7 +6,7 @@ use crate::adapters::People;
 use crate::budgets::Clusters;
 use crate::budgets::published::published;
 use crate::budgets::status::{BudgetStatus, ForecastStatus};
-use crate::budgets::usage::{Amounts, Groups};
+use crate::budgets::usage::{Amounts, RunGroups};
 use crate::domain::{Micros, RunsCost};
 
 const BUDGET: &str = "[[budget]]\nname = \"b\"\nscope = { cluster = \"c\" }\nperiod = \"month\"\namount = 1000\nforecast = 100\n";
@@ -36,7 +36,7 @@ fn evaluate(
         forecast: Some(forecast),
         ..BudgetStatus::of(budget, &period, used, "EUR")
     };
-    let groups = Groups::default();
+    let groups = RunGroups::default();
     let one = (budget, period, used, status, &groups);
     let clusters = Clusters::new("c", ["c"]);
     published(&one, known, &People::default(), &clusters, time)

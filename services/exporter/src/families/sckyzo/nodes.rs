@@ -8,7 +8,7 @@ use crate::domain::exposition::{Exposition, Kind};
 use crate::domain::jobs::Jobs;
 use crate::domain::nodes::{Node, Nodes};
 use crate::families::float;
-use crate::families::vpenso::{Cpus, USES, printed, word};
+use crate::families::vpenso::{Cpus, USES, printed, state_name};
 
 /// States of nodes in metric names, and how the word for the state begins.
 const NODE_STATES: [(&str, &str); 12] = [
@@ -33,10 +33,10 @@ pub(super) fn states(nodes: &Nodes, page: &mut Exposition) {
             none if none.is_empty() => "null".to_owned(),
             features => features,
         };
-        let word = word(node);
+        let state_name = state_name(node);
         let place = NODE_STATES
             .iter()
-            .position(|(_, begins)| word.starts_with(begins));
+            .position(|(_, begins)| state_name.starts_with(begins));
         for partition in &node.summary.partitions {
             let numbers = sets.entry((partition, features.clone())).or_default();
             numbers[place.unwrap_or(NODE_STATES.len())] += 1;
@@ -89,7 +89,7 @@ pub(super) fn of_each(nodes: &Nodes, fits: usize, page: &mut Exposition) -> usiz
             for partition in &node.summary.partitions {
                 let labels = [
                     ("node", node.summary.name.as_str()),
-                    ("status", word(node)),
+                    ("status", state_name(node)),
                     ("partition", partition),
                 ];
                 page.sample(&name, &labels, float(value(node)));

@@ -7,7 +7,7 @@ use slurm_types::Tres;
 use crate::domain::exposition::{Exposition, Kind};
 use crate::domain::nodes::Nodes;
 use crate::families::float;
-use crate::families::vpenso::word;
+use crate::families::vpenso::state_name;
 
 /// Generic resources by type: `gpu:a100`.
 pub(super) fn resources(nodes: &Nodes, fits: usize, page: &mut Exposition) {
@@ -28,7 +28,7 @@ pub(super) fn resources(nodes: &Nodes, fits: usize, page: &mut Exposition) {
                 for partition in &node.summary.partitions {
                     let labels = [
                         ("node", node.summary.name.as_str()),
-                        ("status", word(node)),
+                        ("status", state_name(node)),
                         ("partition", partition),
                         ("gres_type", kind),
                     ];

@@ -5,13 +5,13 @@ use mesh_events::proto::mesh::queue::v1::Blocker;
 use mesh_events::timestamp;
 use slurm_types::{Actor, ReasonClass};
 
-use super::{Evidence, Finding, blocker};
+use super::{Evidence, PendingCause, blocker};
 use crate::domain::dependency::{any_suffices, unfulfilled};
 use crate::domain::explain::PendingJob;
 use crate::domain::reason_text::{list, moment};
 
 /// The jobs that a job depends on. `None` if nothing is known about any of them.
-pub fn finding(waiting: &PendingJob<'_>, evidence: &Evidence) -> Option<Finding> {
+pub fn finding(waiting: &PendingJob<'_>, evidence: &Evidence) -> Option<PendingCause> {
     let expression = &waiting.job.dependency;
     let mut is_known = false;
     let mut blockers = Vec::new();
@@ -57,7 +57,7 @@ pub fn finding(waiting: &PendingJob<'_>, evidence: &Evidence) -> Option<Finding>
     };
     let blockers: Vec<Blocker> = blockers;
     Some(
-        Finding::new(
+        PendingCause::new(
             ReasonClass::Dependency,
             Actor::Wait,
             format!("It waits for {}{any}.", list(&waits, 3)),

@@ -6,11 +6,11 @@ use mesh_events::timestamp;
 use slurm_types::{Actor, ReasonClass};
 
 use super::request::licenses;
-use super::{Evidence, Finding, Request, blocker};
+use super::{Evidence, PendingCause, Request, blocker};
 use crate::domain::reason_text::{count, moment, name, verb};
 
 /// The first license that is not free in the number that the job asks for.
-pub fn finding(request: &Request<'_>, evidence: &Evidence) -> Option<Finding> {
+pub fn finding(request: &Request<'_>, evidence: &Evidence) -> Option<PendingCause> {
     let (requested, number, license) =
         request.licenses.iter().find_map(|(requested, number)| {
             let license = evidence.licenses.get(*requested)?;
@@ -27,7 +27,7 @@ pub fn finding(request: &Request<'_>, evidence: &Evidence) -> Option<Finding> {
     let what = name(requested);
     if number > license.total {
         return Some(
-            Finding::new(
+            PendingCause::new(
                 ReasonClass::License,
                 Actor::User,
                 format!(
@@ -89,7 +89,7 @@ pub fn finding(request: &Request<'_>, evidence: &Evidence) -> Option<Finding> {
             )
         },
     );
-    let mut finding = Finding::new(
+    let mut finding = PendingCause::new(
         ReasonClass::License,
         Actor::Wait,
         format!(

@@ -11,18 +11,18 @@ use slurm_types::reasons::Match;
 use slurm_types::{Actor, ReasonClass, Tres};
 
 use super::partition::admitting;
-use super::{Evidence, Finding, Request, blocker};
+use super::{Evidence, PendingCause, Request, blocker};
 use crate::domain::reason_text::{count, duration, memory, moment, named, verb};
 
 /// A limit that applies to the job, and what the job would add to its use.
-struct Applied<'a> {
+struct AppliedLimit<'a> {
     limit: &'a Limit,
     need: u64,
     /// Partition whose QOS sets it. Empty if it is the job's own QOS or an association.
     through: &'a str,
 }
 
-impl Applied<'_> {
+impl AppliedLimit<'_> {
     fn used(&self) -> u64 {
         self.limit.used.unwrap_or(0)
     }
@@ -95,7 +95,7 @@ impl Applied<'_> {
 }
 
 /// A limit that the job exceeds by itself, in every partition that admits it.
-pub fn never(request: &Request<'_>, evidence: &Evidence) -> Option<Finding> {
+pub fn never(request: &Request<'_>, evidence: &Evidence) -> Option<PendingCause> {
     let applied = in_every_partition(request, evidence, |applied| applied.is_never())?;
     let more = if applied.limit.limit == "MinTRESPerJob" {
         ("at least", "Ask for more, or use another QOS or account.")
@@ -113,14 +113,14 @@ pub fn never(request: &Request<'_>, evidence: &Evidence) -> Option<Finding> {
         applied.amount(applied.limit.value),
         applied.name()
     );
-    let mut finding = Finding::new(ReasonClass::Limit, Actor::User, summary, more.1)
+    let mut finding = PendingCause::new(ReasonClass::Limit, Actor::User, summary, more.1)
         .blocked_by([applied.blocker(evidence)]);
     finding.limit = applied.name();
     Some(finding)
 }
 
 /// A limit whose use leaves no room for the job, in every partition that admits it.
-pub fn used_up(request: &Request<'_>, evidence: &Evidence) -> Option<Finding> {
+pub fn used_up(request: &Request<'_>, evidence: &Evidence) -> Option<PendingCause> {
     let applied = in_every_partition(request, evidence, |applied| {
         applied.limit.used.is_some() && applied.missing() > 0
     })?;
@@ -128,9 +128,9 @@ pub fn used_up(request: &Request<'_>, evidence: &Evidence) -> Option<Finding> {
 }
 
 /// The limit that a reason names.
-fn with_name<'a>(kind: &str, of_qos: bool, limits: Vec<Applied<'a>>) -> Vec<Applied<'a>> {
+fn with_name<'a>(kind: &str, of_qos: bool, limits: Vec<AppliedLimit<'a>>) -> Vec<AppliedLimit<'a>> {
     let (limit, tres) = kind.split_once(' ').unwrap_or((kind, ""));
-    let matches = |applied: &Applied<'_>| {
+    let matches = |applied: &AppliedLimit<'_>| {
         let record = applied.limit;
         let is_tres = match tres {
             "" => true,
@@ -145,7 +145,11 @@ fn with_name<'a>(kind: &str, of_qos: bool, limits: Vec<Applied<'a>>) -> Vec<Appl
 }
 
 /// Judges a limit reason by the limit that it names.
-pub fn of_reason(found: &Match, request: &Request<'_>, evidence: &Evidence) -> Option<Finding> {
+pub fn of_reason(
+    found: &Match,
+    request: &Request<'_>,
+    evidence: &Evidence,
+) -> Option<PendingCause> {
     let row = found.row?;
     let of_qos = row.category.starts_with("qos_");
     if row.limit.is_empty() || !of_qos && !row.category.starts_with("assoc_") {
@@ -177,7 +181,7 @@ pub fn of_reason(found: &Match, request: &Request<'_>, evidence: &Evidence) -> O
         applied.amount(applied.limit.value),
         verb(applied.used())
     );
-    let mut finding = Finding::new(
+    let mut finding = PendingCause::new(
         ReasonClass::Limit,
         Actor::Wait,
         summary,
@@ -188,7 +192,7 @@ pub fn of_reason(found: &Match, request: &Request<'_>, evidence: &Evidence) -> O
     Some(finding)
 }
 
-fn full(applied: &Applied<'_>, request: &Request<'_>, evidence: &Evidence) -> Finding {
+fn full(applied: &AppliedLimit<'_>, request: &Request<'_>, evidence: &Evidence) -> PendingCause {
     let (frees, enough_at) = frees(applied, request, evidence);
     let summary = format!(
         "{} has {} of {} in use ({}), and it needs {}: {} too many.",
@@ -213,7 +217,7 @@ fn full(applied: &Applied<'_>, request: &Request<'_>, evidence: &Evidence) -> Fi
     } else {
         Actor::Wait
     };
-    let mut finding = Finding::new(ReasonClass::Limit, actor, summary, advice)
+    let mut finding = PendingCause::new(ReasonClass::Limit, actor, summary, advice)
         .blocked_by([applied.blocker(evidence)]);
     finding.limit = applied.name();
     finding.frees = frees;
@@ -222,7 +226,7 @@ fn full(applied: &Applied<'_>, request: &Request<'_>, evidence: &Evidence) -> Fi
 
 /// The running jobs whose end gives the missing amount, in the order of their ends, and when it is enough.
 fn frees(
-    applied: &Applied<'_>,
+    applied: &AppliedLimit<'_>,
     request: &Request<'_>,
     evidence: &Evidence,
 ) -> (Vec<Release>, Option<DateTime<Utc>>) {
@@ -308,12 +312,12 @@ fn applied<'a>(
     request: &'a Request<'_>,
     partition: &'a str,
     evidence: &'a Evidence,
-) -> Vec<Applied<'a>> {
+) -> Vec<AppliedLimit<'a>> {
     let partition_qos = evidence
         .partition(partition)
         .map_or("", |part| part.qos.as_str());
     let chain = evidence.accounts_above(request.account);
-    let mut found: Vec<Applied<'_>> = Vec::new();
+    let mut found: Vec<AppliedLimit<'_>> = Vec::new();
     let of_accounts: Vec<&Limit> = chain
         .iter()
         .flat_map(|account| evidence.limits_of_account(account))
@@ -354,7 +358,7 @@ fn applied<'a>(
         if need == 0 && limit.limit != "MinTRESPerJob" || need == u64::MAX {
             continue;
         }
-        found.push(Applied {
+        found.push(AppliedLimit {
             limit,
             need,
             through,
@@ -370,7 +374,7 @@ fn applied<'a>(
                 .unwrap_or(0)
         }
     };
-    let nearest = |applied: &Applied<'_>| {
+    let nearest = |applied: &AppliedLimit<'_>| {
         let limit = applied.limit;
         let of_group = limit.limit.starts_with("Grp") || !limit.qos.is_empty();
         of_group
@@ -390,8 +394,8 @@ fn applied<'a>(
 fn in_every_partition<'a>(
     request: &'a Request<'_>,
     evidence: &'a Evidence,
-    holds: impl Fn(&Applied<'_>) -> bool,
-) -> Option<Applied<'a>> {
+    holds: impl Fn(&AppliedLimit<'_>) -> bool,
+) -> Option<AppliedLimit<'a>> {
     let mut first = None;
     for name in &request.partitions {
         if !admitting(request, evidence).contains(name) {

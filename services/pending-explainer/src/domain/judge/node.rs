@@ -7,7 +7,7 @@ use slurm_types::reasons::Match;
 use slurm_types::{Actor, ReasonClass, Tres};
 
 use super::partition::admitting;
-use super::{Evidence, Finding, Request, blocker};
+use super::{Evidence, PendingCause, Request, blocker};
 use crate::domain::reason_text::{capital, count, list, memory, moment, name, named};
 
 /// Longest list of nodes in an answer.
@@ -90,7 +90,7 @@ fn trouble(node: &NodeState) -> Option<&'static str> {
 }
 
 /// No node is configured as the job asks, in any partition that admits it.
-pub fn never(request: &Request<'_>, evidence: &Evidence) -> Option<Finding> {
+pub fn never(request: &Request<'_>, evidence: &Evidence) -> Option<PendingCause> {
     if !are_known(evidence) {
         return None;
     }
@@ -136,7 +136,7 @@ pub fn never(request: &Request<'_>, evidence: &Evidence) -> Option<Finding> {
         ..blocker(evidence, "request", partition, "nodes")
     });
     Some(
-        Finding::new(
+        PendingCause::new(
             ReasonClass::Request,
             Actor::User,
             format!("{}; it needs {needs}. It can never start like this.", sentences.join(". ")),
@@ -154,7 +154,7 @@ pub fn out_of_service(
     request: &Request<'_>,
     evidence: &Evidence,
     none_free: bool,
-) -> Option<Finding> {
+) -> Option<PendingCause> {
     if !are_known(evidence) {
         return None;
     }
@@ -208,7 +208,7 @@ pub fn out_of_service(
         .iter()
         .map(|name| blocker(evidence, "node", name, "nodes"));
     Some(
-        Finding::new(
+        PendingCause::new(
             ReasonClass::NodeUnavailable,
             Actor::Admin,
             summary,
@@ -227,13 +227,17 @@ fn named_nodes<'a>(found: &Match, evidence: &'a Evidence) -> Vec<&'a NodeState> 
 }
 
 /// `ReqNodeNotAvail, UnavailableNodes:…`, if the nodes are indeed out of service.
-pub fn of_reason(found: &Match, request: &Request<'_>, evidence: &Evidence) -> Option<Finding> {
+pub fn of_reason(
+    found: &Match,
+    request: &Request<'_>,
+    evidence: &Evidence,
+) -> Option<PendingCause> {
     let nodes = named_nodes(found, evidence);
     if nodes.is_empty() {
         return None;
     }
     Some(
-        Finding::new(
+        PendingCause::new(
             ReasonClass::NodeUnavailable,
             Actor::Admin,
             format!("It needs nodes that are out of service: {}.", sentences(&nodes, request)),

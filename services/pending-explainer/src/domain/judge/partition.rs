@@ -3,11 +3,11 @@
 use mesh_events::proto::mesh::queue::v1::Partition;
 use slurm_types::{Actor, ReasonClass};
 
-use super::{Evidence, Finding, Request, blocker};
+use super::{Evidence, PendingCause, Request, blocker};
 use crate::domain::reason_text::{capital, count, duration, list, named, time_limit};
 
 /// A rule that keeps the job out.
-struct Refusal {
+struct PartitionRefusal {
     class: ReasonClass,
     actor: Actor,
     /// Continues "Partition cpu".
@@ -16,7 +16,7 @@ struct Refusal {
 }
 
 /// The refusal, if every partition of the job refuses it. Partitions that the evidence lacks are taken to admit it.
-pub fn not_admitted(request: &Request<'_>, evidence: &Evidence) -> Option<Finding> {
+pub fn not_admitted(request: &Request<'_>, evidence: &Evidence) -> Option<PendingCause> {
     let mut refusals = Vec::new();
     for name in &request.partitions {
         let partition = evidence.partition(name)?;
@@ -33,7 +33,7 @@ pub fn not_admitted(request: &Request<'_>, evidence: &Evidence) -> Option<Findin
         blocker
     });
     Some(
-        Finding::new(first.class, first.actor, sentences.join(" "), first.advice)
+        PendingCause::new(first.class, first.actor, sentences.join(" "), first.advice)
             .blocked_by(blockers),
     )
 }
@@ -47,9 +47,9 @@ pub fn admitting<'a>(request: &Request<'a>, evidence: &Evidence) -> Vec<&'a str>
     request.partitions.iter().filter(admits).copied().collect()
 }
 
-fn refusal(partition: &Partition, request: &Request<'_>) -> Option<Refusal> {
+fn refusal(partition: &Partition, request: &Request<'_>) -> Option<PartitionRefusal> {
     let rule = |class, actor, why: String, advice| {
-        Some(Refusal {
+        Some(PartitionRefusal {
             class,
             actor,
             why,

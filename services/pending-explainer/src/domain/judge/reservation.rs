@@ -8,7 +8,7 @@ use mesh_events::timestamp;
 use slurm_types::{Actor, HostList, ReasonClass};
 
 use super::partition::admitting;
-use super::{Evidence, Finding, Request, blocker};
+use super::{Evidence, PendingCause, Request, blocker};
 use crate::domain::reason_text::{duration, list, moment, name, named, nodes};
 
 fn time(seconds: i64) -> Option<DateTime<Utc>> {
@@ -16,7 +16,7 @@ fn time(seconds: i64) -> Option<DateTime<Utc>> {
 }
 
 /// The reservation that the job asks for.
-pub fn own(request: &Request<'_>, evidence: &Evidence) -> Option<Finding> {
+pub fn own(request: &Request<'_>, evidence: &Evidence) -> Option<PendingCause> {
     if request.reservation.is_empty() || evidence.failed.contains_key("reservations") {
         return None;
     }
@@ -26,7 +26,7 @@ pub fn own(request: &Request<'_>, evidence: &Evidence) -> Option<Finding> {
         .iter()
         .find(|reservation| reservation.name == request.reservation);
     let Some(reservation) = found else {
-        return Some(Finding::new(
+        return Some(PendingCause::new(
             ReasonClass::Reservation,
             Actor::User,
             format!("Its {requested} does not exist any more."),
@@ -44,7 +44,7 @@ pub fn own(request: &Request<'_>, evidence: &Evidence) -> Option<Finding> {
         ]
         .concat();
         return Some(
-            Finding::new(
+            PendingCause::new(
                 ReasonClass::Reservation,
                 Actor::User,
                 format!("Its {requested} is for others: {}.", list(&who, 4)),
@@ -56,7 +56,7 @@ pub fn own(request: &Request<'_>, evidence: &Evidence) -> Option<Finding> {
     let start = time(reservation.start)?;
     if start > request.now {
         return Some(
-            Finding::new(
+            PendingCause::new(
                 ReasonClass::Reservation,
                 Actor::Wait,
                 format!("Its {requested} begins {}.", moment(start, request.now)),
@@ -71,7 +71,7 @@ pub fn own(request: &Request<'_>, evidence: &Evidence) -> Option<Finding> {
         .filter(|job| job.reservation == request.reservation);
     let running = users.count();
     Some(
-        Finding::new(
+        PendingCause::new(
             ReasonClass::Reservation,
             Actor::Wait,
             format!(
@@ -85,7 +85,7 @@ pub fn own(request: &Request<'_>, evidence: &Evidence) -> Option<Finding> {
 }
 
 /// Reservations of others that leave too few nodes for the time that the job asks for, in every partition that admits it.
-pub fn in_the_way(request: &Request<'_>, evidence: &Evidence) -> Option<Finding> {
+pub fn in_the_way(request: &Request<'_>, evidence: &Evidence) -> Option<PendingCause> {
     if !request.reservation.is_empty() || evidence.failed.contains_key("reservations") {
         return None;
     }
@@ -168,7 +168,7 @@ pub fn in_the_way(request: &Request<'_>, evidence: &Evidence) -> Option<Finding>
         )
     };
     Some(
-        Finding::new(ReasonClass::NodeUnavailable, Actor::Wait, summary, advice)
+        PendingCause::new(ReasonClass::NodeUnavailable, Actor::Wait, summary, advice)
             .blocked_by(blocking.iter().map(|reservation| of(reservation, evidence))),
     )
 }

@@ -26,7 +26,7 @@ const UNUSABLE: [&str; 7] = [
 
 /// A snapshot, and what is not in it about its waiting jobs.
 #[derive(Debug)]
-pub struct View {
+pub struct QueueView {
     pub snapshot: Snapshot,
     pub runs: Vec<String>,
     pub job_ids: Vec<u32>,
@@ -39,7 +39,7 @@ pub struct View {
 /// Tier of the partition, then rank in it.
 pub type SchedulingOrder = (Reverse<Option<u32>>, Rank);
 
-impl View {
+impl QueueView {
     /// Pools of a list of partitions.
     pub fn pools(&self, partitions: &str) -> Vec<usize> {
         let names = partitions.split(',');
@@ -87,7 +87,7 @@ pub fn snapshot(
     evidence: &Evidence,
     requests: &HashMap<String, Request>,
     eligible: impl Fn(&str) -> Option<Seconds>,
-) -> View {
+) -> QueueView {
     let pools = Pools::of(evidence);
     let running = evidence.running.iter().filter_map(|row| {
         Some(Running {
@@ -116,7 +116,7 @@ pub fn snapshot(
         .collect();
     let order_of = |row: &QueuedJob| scheduling_order(&row.partition, Queue::rank(row), evidence);
     rows.sort_by_cached_key(|(row, _, _)| (order_of(row), row.run.clone()));
-    let mut view = View {
+    let mut view = QueueView {
         snapshot: Snapshot {
             at,
             pools: pools.pools,

@@ -121,14 +121,14 @@ fn a_job_is_scored_when_it_starts() {
     let mut state = EstimateState::default();
     let known = requests(&[(1, request(6))]);
     let full = || vec![running(9, 1, 8)];
-    let step = state.step(
+    let step = state.update(
         &queue(10, vec![row(1, "Resources")]),
         &evidence(10, full()),
         &known,
         8,
     );
     assert!(step.estimates.is_empty(), "it has not waited for 30 s");
-    let step = state.step(
+    let step = state.update(
         &queue(40, vec![row(1, "Resources")]),
         &evidence(40, full()),
         &known,
@@ -141,9 +141,9 @@ fn a_job_is_scored_when_it_starts() {
     assert_eq!(estimate.method, "uncalibrated");
     assert!(estimate.note.starts_with("too early"), "{}", estimate.note);
     // It is not in the queue any more; the evidence is older, then shows it.
-    let step = state.step(&queue(100, vec![]), &evidence(90, full()), &known, 8);
+    let step = state.update(&queue(100, vec![]), &evidence(90, full()), &known, 8);
     assert!(step.finished.is_empty());
-    let step = state.step(
+    let step = state.update(
         &queue(160, vec![]),
         &evidence(120, vec![running(1, 95, 6)]),
         &known,
@@ -159,7 +159,7 @@ fn a_job_is_scored_when_it_starts() {
 fn holds_and_changed_requests_close_an_estimate_without_a_score() {
     let at = |state: &mut EstimateState, time, reason: &str, size| {
         let known = requests(&[(1, request(size))]);
-        state.step(
+        state.update(
             &queue(time, vec![row(1, reason)]),
             &evidence(time, vec![]),
             &known,
@@ -191,14 +191,14 @@ fn the_stored_state_goes_on_as_if_nothing_had_happened() {
         let ends = (100..120 - minute)
             .map(|id| running(id as u32, 0, 1))
             .collect();
-        state.step(&queue(at, rows()), &evidence(at, ends), &known, 8);
+        state.update(&queue(at, rows()), &evidence(at, ends), &known, 8);
     }
     let json = serde_json::to_vec(&state).expect("a state");
     let mut restored: EstimateState = serde_json::from_slice(&json).expect("a state");
     assert_eq!(restored, state);
     let next = |state: &mut EstimateState| {
         state
-            .step(&queue(600, rows()), &evidence(600, vec![]), &known, 8)
+            .update(&queue(600, rows()), &evidence(600, vec![]), &known, 8)
             .estimates
     };
     assert_eq!(next(&mut state), next(&mut restored));
@@ -287,7 +287,7 @@ fn the_stored_state_of_a_large_cluster_is_below_a_mebibyte() {
         let queue = queue(at, rows.collect());
         for seconds in [0, 60] {
             let evidence = evidence(at + seconds, running_rows.clone());
-            state.step(&queue, &evidence, &requests(&known), 1);
+            state.update(&queue, &evidence, &requests(&known), 1);
         }
         largest = largest.max(packed(&state).expect("a value").len());
         waiting = left;

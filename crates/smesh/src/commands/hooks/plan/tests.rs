@@ -2,13 +2,13 @@ use std::collections::BTreeMap;
 
 use super::*;
 
-fn check(set: &[(&str, &str)], read: &dyn Fn(&Path) -> Option<String>) -> Plan {
+fn check(set: &[(&str, &str)], read: &dyn Fn(&Path) -> Option<String>) -> InstallPlan {
     let printed: BTreeMap<String, String> = set
         .iter()
         .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
         .collect();
     let conf = SlurmConf::from_controller(Path::new("/etc/slurm/slurm.conf"), &printed);
-    Site {
+    PlanInputs {
         conf: &conf,
         program: Path::new("/usr/bin/mesh-hook"),
         config: Path::new("/srv/mesh data/hook.toml"),
@@ -20,7 +20,7 @@ fn check(set: &[(&str, &str)], read: &dyn Fn(&Path) -> Option<String>) -> Plan {
     .plan()
 }
 
-fn hook<'a>(plan: &'a Plan, name: &str) -> &'a Hook {
+fn hook<'a>(plan: &'a InstallPlan, name: &str) -> &'a Hook {
     plan.hooks.iter().find(|hook| hook.name == name).unwrap()
 }
 

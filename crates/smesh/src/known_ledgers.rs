@@ -20,7 +20,7 @@ use serde_json::Value;
 use crate::client::{Client, Query};
 use crate::error::Error;
 
-pub use file::{Known, KnownLedgers};
+pub use file::{KnownLedgers, KnownLedgersFile};
 
 /// Environment variable with the path of the file, instead of the user's state directory.
 pub const FILE_VARIABLE: &str = "SMESH_KNOWN_LEDGERS";
@@ -40,7 +40,7 @@ pub struct KnownLedger {
 
 /// Present state of a ledger, compared with the stored one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Seen {
+pub enum LedgerComparison {
     /// The ledger has no checkpoint and never had one.
     Nothing,
     /// It continues the stored state, if there is one.
@@ -64,13 +64,14 @@ fn size_of(note: &str) -> u64 {
 ///
 /// # Errors
 /// If the ledger or the file cannot be read.
-pub async fn check_latest(client: &Client, file: &KnownLedgers) -> Result<Seen, Error> {
+pub async fn check_latest(client: &Client, file: &KnownLedgers) -> Result<LedgerComparison, Error> {
     let address = client.address().to_string();
     for _ in 0..LAG_RETRIES {
         // Read before the ledger is queried, because another process may store a newer state meanwhile.
         let known = file.read()?;
         let seen = look(client, &known, &address).await?;
-        if !matches!(&seen, Seen::Contradiction { known, latest, .. } if is_behind(known, latest)) {
+        if !matches!(&seen, LedgerComparison::Contradiction { known, latest, .. } if is_behind(known, latest))
+        {
             return noted(file, &address, seen);
         }
         tokio::time::sleep(LAG_INTERVAL).await;
@@ -86,18 +87,26 @@ fn is_behind(known: &KnownLedger, latest: &str) -> bool {
     opened.is_ok_and(|(checkpoint, _)| checkpoint.size < size_of(&known.checkpoint))
 }
 
-fn noted(file: &KnownLedgers, address: &str, seen: Seen) -> Result<Seen, Error> {
-    if let Seen::Known(known) = &seen {
+fn noted(
+    file: &KnownLedgers,
+    address: &str,
+    seen: LedgerComparison,
+) -> Result<LedgerComparison, Error> {
+    if let LedgerComparison::Known(known) = &seen {
         file.store(address, known, false)?;
     }
     Ok(seen)
 }
 
 /// Compares the ledger at an address once.
-async fn look(client: &Client, known: &Known, address: &str) -> Result<Seen, Error> {
+async fn look(
+    client: &Client,
+    known: &KnownLedgersFile,
+    address: &str,
+) -> Result<LedgerComparison, Error> {
     Ok(match (known.at(address), newest(client).await?) {
-        (None, None) => Seen::Nothing,
-        (Some(known), None) => Seen::Contradiction {
+        (None, None) => LedgerComparison::Nothing,
+        (Some(known), None) => LedgerComparison::Contradiction {
             reason: "it no longer has a checkpoint".to_owned(),
             known: known.clone(),
             latest: String::new(),
@@ -108,8 +117,8 @@ async fn look(client: &Client, known: &Known, address: &str) -> Result<Seen, Err
             let mut refused = None;
             for known in known.of_origin(&origin.unwrap_or_default()) {
                 match compare(client, known.clone(), latest.clone()).await? {
-                    Seen::Contradiction { .. } if refused.is_some() => {}
-                    seen @ Seen::Contradiction { .. } => refused = Some(seen),
+                    LedgerComparison::Contradiction { .. } if refused.is_some() => {}
+                    seen @ LedgerComparison::Contradiction { .. } => refused = Some(seen),
                     seen => return Ok(seen),
                 }
             }
@@ -125,9 +134,9 @@ async fn look(client: &Client, known: &Known, address: &str) -> Result<Seen, Err
 ///
 /// # Errors
 /// If it cannot be read, or does not match its own keys.
-pub async fn latest_unchecked(client: &Client) -> Result<Seen, Error> {
+pub async fn latest_unchecked(client: &Client) -> Result<LedgerComparison, Error> {
     match newest(client).await? {
-        None => Ok(Seen::Nothing),
+        None => Ok(LedgerComparison::Nothing),
         Some(latest) => first_contact(client, &latest).await,
     }
 }
@@ -155,7 +164,7 @@ async fn keys_of(client: &Client) -> Result<Vec<String>, Error> {
     Ok(vkeys.collect())
 }
 
-async fn first_contact(client: &Client, latest: &str) -> Result<Seen, Error> {
+async fn first_contact(client: &Client, latest: &str) -> Result<LedgerComparison, Error> {
     let mut keys = keys_of(client).await?;
     let offered = parsed(&keys);
     let (checkpoint, _) = Checkpoint::open(latest, &offered)
@@ -165,7 +174,7 @@ async fn first_contact(client: &Client, latest: &str) -> Result<Seen, Error> {
         let key: Result<PublicKey, _> = key.parse();
         key.is_ok_and(|key| key.name() == checkpoint.origin)
     });
-    Ok(Seen::Known(KnownLedger {
+    Ok(LedgerComparison::Known(KnownLedger {
         keys,
         checkpoint: latest.to_owned(),
     }))
@@ -175,9 +184,13 @@ fn parsed(keys: &[String]) -> Vec<PublicKey> {
     keys.iter().filter_map(|key| key.parse().ok()).collect()
 }
 
-async fn compare(client: &Client, mut known: KnownLedger, latest: String) -> Result<Seen, Error> {
+async fn compare(
+    client: &Client,
+    mut known: KnownLedger,
+    latest: String,
+) -> Result<LedgerComparison, Error> {
     let contradiction = |reason: String, known: KnownLedger, latest: String| {
-        Ok(Seen::Contradiction {
+        Ok(LedgerComparison::Contradiction {
             reason,
             known,
             latest,
@@ -196,7 +209,7 @@ async fn compare(client: &Client, mut known: KnownLedger, latest: String) -> Res
     match continues(client, &before, &checkpoint).await? {
         Ok(()) => {
             known.checkpoint = latest;
-            Ok(Seen::Known(known))
+            Ok(LedgerComparison::Known(known))
         }
         Err(reason) => contradiction(reason, known, latest),
     }
@@ -313,10 +326,11 @@ pub async fn guard(client: Client) -> Result<(), Error> {
         return Ok(());
     };
     match check_latest(&client, &file).await {
-        Ok(Seen::Contradiction { reason, known, .. }) => {
+        Ok(LedgerComparison::Contradiction { reason, known, .. }) => {
             Err(refusal(&client, &file, &reason, &known))
         }
-        Ok(Seen::Nothing | Seen::Known(_)) | Err(Error::Unreachable { .. }) => Ok(()),
+        Ok(LedgerComparison::Nothing | LedgerComparison::Known(_))
+        | Err(Error::Unreachable { .. }) => Ok(()),
         Err(Error::Refused {
             status,
             detail,

@@ -45,7 +45,10 @@ impl KnownLedgers {
     }
 
     /// Changes the content of the file. Nothing is written if the change returns false.
-    pub(super) fn update(&self, change: impl FnOnce(&mut Known) -> bool) -> Result<(), Error> {
+    pub(super) fn update(
+        &self,
+        change: impl FnOnce(&mut KnownLedgersFile) -> bool,
+    ) -> Result<(), Error> {
         let failed = |source| Error::io("write", &self.0, source);
         if let Some(folder) = self.0.parent() {
             let mut builder = fs::DirBuilder::new();
@@ -78,14 +81,16 @@ impl KnownLedgers {
     ///
     /// # Errors
     /// If it cannot be read.
-    pub fn read(&self) -> Result<Known, Error> {
+    pub fn read(&self) -> Result<KnownLedgersFile, Error> {
         let text = match fs::read_to_string(&self.0) {
             Ok(text) => text,
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Known::default()),
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                return Ok(KnownLedgersFile::default());
+            }
             Err(source) => return Err(Error::io("read", &self.0, source)),
         };
-        let read: Result<Stored, _> = serde_json::from_str(&text);
-        read.map(Known::from).map_err(|error| {
+        let read: Result<StoredFile, _> = serde_json::from_str(&text);
+        read.map(KnownLedgersFile::from).map_err(|error| {
             let path = self.0.display();
             Error::Failed(format!(
                 "{path} is not a file of known ledgers ({error}): repair it, or delete it to trust the next checkpoint"
@@ -97,16 +102,16 @@ impl KnownLedgers {
 /// The file, or that of a former version, with a state for each address.
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum Stored {
-    Known(Known),
+enum StoredFile {
+    Known(KnownLedgersFile),
     Former(BTreeMap<String, KnownLedger>),
 }
 
-impl From<Stored> for Known {
-    fn from(stored: Stored) -> Self {
+impl From<StoredFile> for KnownLedgersFile {
+    fn from(stored: StoredFile) -> Self {
         match stored {
-            Stored::Known(known) => known,
-            Stored::Former(addresses) => {
+            StoredFile::Known(known) => known,
+            StoredFile::Former(addresses) => {
                 let mut known = Self::default();
                 for (address, seen) in &addresses {
                     known.note(address, seen, false);
@@ -120,7 +125,7 @@ impl From<Stored> for Known {
 /// The content of the file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
-pub struct Known {
+pub struct KnownLedgersFile {
     /// Ledgers by their oldest key.
     ledgers: BTreeMap<String, KnownLedger>,
     /// The oldest key of the ledger at each address.
@@ -130,7 +135,7 @@ pub struct Known {
     pub(super) published: BTreeMap<String, Position>,
 }
 
-impl Known {
+impl KnownLedgersFile {
     /// Stored state of the ledger at an address.
     pub fn at(&self, address: &str) -> Option<&KnownLedger> {
         self.ledgers.get(self.addresses.get(address)?)

@@ -8,7 +8,7 @@ use slurm_types::reasons::Match;
 use slurm_types::{Actor, HostList, ReasonClass};
 
 use super::partition::admitting;
-use super::{Evidence, Finding, Request, blocker, limit};
+use super::{Evidence, PendingCause, Request, blocker, limit};
 use crate::domain::explain::PendingJob;
 use crate::domain::reason_text::{capital, count, list, moment, named, nodes};
 
@@ -18,7 +18,7 @@ pub fn finding(
     waiting: &PendingJob<'_>,
     request: &Request<'_>,
     evidence: &Evidence,
-) -> Option<Finding> {
+) -> Option<PendingCause> {
     let partitions = admitting(request, evidence);
     let names: Vec<String> = partitions
         .iter()
@@ -44,7 +44,7 @@ pub fn finding(
     if is_next && !planned.is_empty() {
         summary.push_str(&format!(" Slurm has planned {} for it.", nodes(planned)));
     }
-    let mut finding = Finding::new(
+    let mut finding = PendingCause::new(
         ReasonClass::WaitingTurn,
         Actor::Wait,
         summary,

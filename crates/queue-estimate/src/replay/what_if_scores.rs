@@ -13,14 +13,14 @@ const MIN_ASKED_WAIT: Seconds = 3_600;
 
 /// One answer, and what was true.
 #[derive(Clone, Copy, Debug)]
-pub struct Answer {
+pub struct ScoredAnswer {
     /// What was said.
     pub effect: Effect,
     /// By how much the scheduler starts it earlier. Negative if later.
     pub gain: Seconds,
 }
 
-impl Answer {
+impl ScoredAnswer {
     /// True if it was said to start earlier.
     pub const fn is_said(&self) -> bool {
         self.effect.earlier >= PROBABLE
@@ -34,7 +34,7 @@ impl Answer {
 
 /// Asks, for so many jobs that waited for more than an hour, what a quarter of their limits would do, and schedules the trace again for
 /// each. The trace must be one of [`schedule::easy`].
-pub fn cuts(trace: &Trace, most: usize) -> Vec<Answer> {
+pub fn score_shorter_limits(trace: &Trace, most: usize) -> Vec<ScoredAnswer> {
     // The first part only teaches run times.
     let late: Vec<usize> = (trace.jobs.len() / 10..trace.jobs.len())
         .filter(|index| waited(trace, *index) > MIN_ASKED_WAIT)
@@ -79,7 +79,7 @@ pub fn cuts(trace: &Trace, most: usize) -> Vec<Answer> {
         schedule::easy(&mut changed);
         if let (Some(before), Some(after)) = (trace.jobs[index].left, changed.jobs[index].left) {
             let gain = before - after;
-            answers.push(Answer { effect, gain });
+            answers.push(ScoredAnswer { effect, gain });
         }
     }
     answers

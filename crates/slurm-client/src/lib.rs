@@ -32,7 +32,6 @@ mod job_pages;
 mod json;
 mod metrics;
 mod parse;
-mod rate_limiter;
 mod record;
 mod request_limits;
 mod rest;
@@ -47,7 +46,6 @@ pub use evidence::{CompletionRecord, HookEnv, ReadEvidenceError};
 pub use job_pages::JobPages;
 pub use metrics::{COMMAND_DURATION, COMMAND_ERRORS, UNREAD_ITEMS};
 pub use parse::LISTING_LETTERS;
-pub use rate_limiter::LeakyBucket;
 pub use record::{
     AccessRecords, AccountingRecord, ArrayPosition, ArraySubmission, ArrayTasks, AssociationRecord,
     BackfillStats, CallStats, CommentedJob, FIGURES, JobCell, JobCounts, JobListing, JobLookup,

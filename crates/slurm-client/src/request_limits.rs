@@ -6,9 +6,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+use rate_limit::RateLimiter;
 use tokio::{sync::Semaphore, time::timeout};
 
-use crate::{Config, Error, metrics, rate_limiter::RateLimiter};
+use crate::{Config, Error, metrics};
 
 /// Concurrent queries: enough to overlap, too few to crowd slurmctld.
 const MAX_CONCURRENT_REQUESTS: usize = 2;

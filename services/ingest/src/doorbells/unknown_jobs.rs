@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use slurm_client::LeakyBucket;
+use rate_limit::LeakyBucket;
 use tokio::time::Instant;
 
 /// How long an array admits no unknown tasks after a false claim.

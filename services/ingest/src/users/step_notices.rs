@@ -17,7 +17,8 @@ use mesh_events::proto::mesh::event::v1::{
 use mesh_events::proto::mesh::hook::v1::{Doorbell, StepReport};
 use mesh_events::proto::mesh::user::v1::{Notice, UserEvent};
 use mesh_events::{EventId, EventType, RunKey, SCHEMA_VERSION, from_timestamp, hooks, timestamp};
-use slurm_client::{AccountingQuery, LeakyBucket, Slurm};
+use rate_limit::LeakyBucket;
+use slurm_client::{AccountingQuery, Slurm};
 use slurm_types::JobId;
 use tokio_util::sync::CancellationToken;
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use mesh_events::IncomingEvent;
 use mesh_events::catalogue::{MESH_IN, STREAMS};
-use slurm_client::LeakyBucket;
+use rate_limit::LeakyBucket;
 use tokio::time::Instant;
 
 const MINUTE: Duration = Duration::from_secs(60);

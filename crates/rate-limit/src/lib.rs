@@ -1,4 +1,10 @@
-//! Rate limit of commands, however many doorbells arrive: a number per second, with bursts of at most one second's worth.
+//! Rate limits by the generic cell rate algorithm (ITU-T I.371): a bucket of permits that fills at a constant rate, stored as a single
+//! time.
+//!
+//! - [`LeakyBucket`]: the state of one limit. The time is an argument.
+//! - [`RateLimiter`]: a limit per second that makes its callers wait.
+//!
+//! Deliberately absent: limits per user, which keep a bucket for each, and limits on concurrency.
 
 use std::num::NonZeroU32;
 use std::sync::{Mutex, PoisonError};
@@ -6,24 +12,25 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Period of the rate of commands.
+/// Period of the rate of a [`RateLimiter`].
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// Limits the rate of commands; a caller beyond the limit waits.
+/// Permits per second, with bursts of at most one second's worth. A caller beyond the limit waits.
 #[derive(Debug)]
-pub(crate) struct RateLimiter {
+pub struct RateLimiter {
     bucket: Mutex<LeakyBucket>,
 }
 
 impl RateLimiter {
-    pub(crate) fn new(per_second: NonZeroU32) -> Self {
+    /// A limiter with the permits of one second.
+    pub fn new(per_second: NonZeroU32) -> Self {
         Self {
             bucket: Mutex::new(LeakyBucket::new(per_second, PERIOD)),
         }
     }
 
     /// Waits for a permit.
-    pub(crate) async fn acquire(&self) {
+    pub async fn acquire(&self) {
         let now = Instant::now();
         let wait = {
             let mut bucket = self.bucket.lock().unwrap_or_else(PoisonError::into_inner);
@@ -35,7 +42,7 @@ impl RateLimiter {
     }
 }
 
-/// A bucket that holds the permits of one period (generic cell rate algorithm).
+/// A bucket that holds the permits of one period.
 #[derive(Debug)]
 pub struct LeakyBucket {
     every: Duration,
@@ -122,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_of_rest_gives_a_second_of_turns() {
+    fn a_second_of_rest_gives_a_second_of_permits() {
         let mut bucket = LeakyBucket::new(NonZeroU32::new(4).unwrap(), PERIOD);
         let now = Instant::now();
         let waits: Vec<u128> = (0..6).map(|_| bucket.take(1, now).as_millis()).collect();

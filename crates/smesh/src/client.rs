@@ -1,7 +1,9 @@
 //! Client of the API over a Unix socket (the caller is identified by uid) or TCP (with a token).
 
+mod address;
+
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,63 +12,17 @@ use bytes::Bytes;
 use futures_util::Stream;
 use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, RETRY_AFTER};
 use reqwest::{Certificate, Method, Response, redirect};
-use secrecy::{ExposeSecret as _, SecretString};
+use secrecy::ExposeSecret as _;
 use serde_json::Value;
 use tokio::sync::OnceCell;
-use url::Url;
 
 use crate::error::Error;
 use crate::known_ledgers;
 
+pub use address::ApiAddress;
+
 /// Time to connect. Answers may take longer: an export, or a stream.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
-
-/// Address of the API.
-#[derive(Clone, Debug)]
-pub enum ApiAddress {
-    /// A Unix socket.
-    Unix(PathBuf),
-    /// TCP, with a token.
-    Tcp {
-        /// `http://` or `https://`, host and port.
-        url: Url,
-        /// Bearer token.
-        token: SecretString,
-        /// PEM file with certificate authorities that are trusted beside those of the system.
-        ca_file: Option<PathBuf>,
-    },
-}
-
-impl ApiAddress {
-    /// Parses an `http://` or `https://` address.
-    ///
-    /// # Errors
-    /// If it is not one.
-    pub fn tcp(url: &str, token: &str, ca_file: Option<&Path>) -> Result<Self, Error> {
-        let parsed = Url::parse(url)
-            .ok()
-            .filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
-        let url = parsed.ok_or_else(|| {
-            Error::Usage(format!(
-                "--url {url}: not an address such as https://login1:8686"
-            ))
-        })?;
-        Ok(Self::Tcp {
-            url,
-            token: token.into(),
-            ca_file: ca_file.map(Path::to_owned),
-        })
-    }
-}
-
-impl std::fmt::Display for ApiAddress {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Unix(path) => write!(f, "{}", path.display()),
-            Self::Tcp { url, .. } => write!(f, "{}", url.as_str().trim_end_matches('/')),
-        }
-    }
-}
 
 /// Client of the API. Before its first answer of the ledger it checks that the ledger continues what it showed before ([`known_ledgers::guard`]).
 #[derive(Clone, Debug)]
@@ -421,66 +377,4 @@ fn next_entry(received: &mut Vec<u8>) -> Result<Option<Value>, Error> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_answer_of_the_ledger_is_checked_before() {
-        let document = ledger::api::openapi::document();
-        // What resumes a ledger, replaces its key, or reports that it contradicts itself.
-        let others = [
-            "resumeLedger",
-            "rotateSigningKey",
-            "reportContradiction",
-            "cancelReplay",
-        ];
-        let mut count = 0;
-        for (path, item) in &document.paths.paths {
-            for (method, operation) in [
-                (Method::GET, &item.get),
-                (Method::POST, &item.post),
-                (Method::DELETE, &item.delete),
-            ] {
-                let Some(operation) = operation else { continue };
-                let id = operation.operation_id.as_deref().unwrap();
-                let expected = !others.contains(&id);
-                assert_eq!(reads_ledger(&method, path), expected, "{method} {path}");
-                count += 1;
-            }
-        }
-        assert!(count > 18, "{count} operations");
-        for other in [
-            "/v1/queue/c/1",
-            "/v1/costs/nodes",
-            "/v1/webhooks",
-            "/v1/trigger-runs",
-            "/v1/eventsx",
-        ] {
-            assert!(!reads_ledger(&Method::GET, other), "{other}");
-        }
-    }
-
-    #[test]
-    fn events_are_cut_out_of_a_stream_at_any_point() {
-        let mut text = Vec::new();
-        let mut found = Vec::new();
-        for piece in [
-            ": hello\n",
-            "\nid: 1\ndata: {\"seq\"",
-            ":1}\n\nid: 2\nda",
-            "ta: {\"seq\":2}\n\n: k\n\n",
-        ] {
-            text.extend_from_slice(piece.as_bytes());
-            while let Some(value) = next_entry(&mut text).unwrap() {
-                found.push(value["seq"].as_u64().unwrap());
-            }
-        }
-        assert_eq!(found, [1, 2]);
-    }
-
-    #[test]
-    fn ids_survive_in_paths() {
-        assert_eq!(segment("123+1"), "123%2B1");
-        assert_eq!(segment("a/../b"), "a%2F..%2Fb");
-    }
-}
+mod tests;

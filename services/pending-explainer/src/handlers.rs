@@ -110,7 +110,7 @@ impl BatchHandler for Explainer {
             let mut explanation = None;
             let snapshot = self.snapshot(&event.cluster);
             shard.change(
-                |runs| match timeline::heard(runs, &event, snapshot.view(), now) {
+                |runs| match timeline::apply_event(runs, &event, snapshot.view(), now) {
                     timeline::UpdateOutcome::Nothing => (false, Vec::new()),
                     timeline::UpdateOutcome::Noted => (true, Vec::new()),
                     timeline::UpdateOutcome::Publish(event) => {
@@ -119,10 +119,10 @@ impl BatchHandler for Explainer {
                     }
                 },
             );
-            let (_, heard) = by_shard
+            let (_, handled) = by_shard
                 .entry(shard.key().to_owned())
                 .or_insert_with(|| (shard, Vec::new()));
-            heard.push(HandledMessage {
+            handled.push(HandledMessage {
                 index,
                 explanation,
                 span: message.handling(),
@@ -130,7 +130,7 @@ impl BatchHandler for Explainer {
         }
         let shards = by_shard
             .into_values()
-            .map(|(shard, heard)| self.settle_shard(shard, heard));
+            .map(|(shard, handled)| self.settle_shard(shard, handled));
         let settled: Vec<_> = stream::iter(shards)
             .buffer_unordered(self.concurrency)
             .collect()
@@ -178,21 +178,21 @@ impl Explainer {
     async fn settle_shard(
         &self,
         shard: Arc<Shard>,
-        heard: Vec<HandledMessage>,
+        handled: Vec<HandledMessage>,
     ) -> Vec<(usize, Disposition)> {
         if let Err(error) = self.store.commit(&shard, &self.shutdown).await {
             let outcome = outcome_of(&error);
-            return heard
+            return handled
                 .into_iter()
-                .map(|heard| (heard.index, outcome.clone()))
+                .map(|handled| (handled.index, outcome.clone()))
                 .collect();
         }
-        let mut outcomes = Vec::with_capacity(heard.len());
+        let mut outcomes = Vec::with_capacity(handled.len());
         for HandledMessage {
             index,
             explanation,
             span,
-        } in heard
+        } in handled
         {
             let published = match &explanation {
                 Some(event) => self.publish(&shard, event, "event").instrument(span).await,

@@ -1,7 +1,7 @@
 //! An attacker with full access restores an old ledger and continues from there, with the signing key. Stored checkpoints prove it,
 //! and the doctor reports what is missing from the streams.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use mesh_events::catalogue::MESH_CHECKPOINTS;
 use mesh_events::{EventType, subject};
@@ -55,6 +55,23 @@ pub async fn signed(mesh: &Mesh, job: u32) -> String {
     newest()
 }
 
+/// Copies the ledger to the folder `backup`, lets it go on to a checkpoint of job 9, which is in `kept.note`, and stops it. Its keys are in
+/// `keys`. Returns the folder and the checkpoint.
+pub async fn back_up_and_go_on(mesh: &mut Mesh) -> (PathBuf, String) {
+    mesh.end("-TERM");
+    let backup = mesh.path("backup");
+    std::fs::create_dir(&backup).unwrap();
+    let all = [DATABASE.as_slice(), &KEY].concat();
+    copy(&mesh.path("data"), &backup, &all);
+    mesh.start();
+    let note = signed(mesh, 9).await;
+    std::fs::write(mesh.path("kept.note"), &note).unwrap();
+    let keys = stdout(&mesh.run(&["ledger", "key", "show"]));
+    std::fs::write(mesh.path("keys"), &keys).unwrap();
+    mesh.end("-TERM");
+    (backup, note)
+}
+
 /// Tree size, from the second line of a checkpoint.
 pub fn size_of(note: &str) -> u64 {
     let size = note.lines().nth(1);
@@ -65,17 +82,8 @@ pub fn size_of(note: &str) -> u64 {
 async fn another_history_with_the_same_key_is_found_by_a_stored_checkpoint() {
     let mut mesh = with_an_event_of_alice(|_| {}).await;
     let before = size_of(&signed(&mesh, 8).await);
-    mesh.end("-TERM");
-    let backup = mesh.path("backup");
-    std::fs::create_dir(&backup).unwrap();
+    let (backup, checkpoint_note) = back_up_and_go_on(&mut mesh).await;
     let all = [DATABASE.as_slice(), &KEY].concat();
-    copy(&mesh.path("data"), &backup, &all);
-    mesh.start();
-    let checkpoint_note = signed(&mesh, 9).await;
-    std::fs::write(mesh.path("kept.note"), &checkpoint_note).unwrap();
-    let keys = stdout(&mesh.run(&["ledger", "key", "show"]));
-    std::fs::write(mesh.path("keys"), &keys).unwrap();
-    mesh.end("-TERM");
 
     // An attacker without the key cannot replace the last signed note. That note alone proves the change.
     copy(&backup, &mesh.path("data"), &DATABASE);

@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use crate::forged::{DATABASE, KEY, copy, signed, size_of};
+use crate::forged::{DATABASE, KEY, back_up_and_go_on, copy, signed, size_of};
 use crate::mesh::{Mesh, stderr, stdout};
 use crate::others::with_an_event_of_alice;
 
@@ -54,18 +54,9 @@ fn every_reader_refuses(mesh: &Mesh) {
 async fn a_backup_that_was_put_back_is_noticed_and_resumed() {
     let mut mesh = with_an_event_of_alice(|_| {}).await;
     signed(&mesh, 8).await;
-    mesh.end("-TERM");
-    let backup = mesh.path("backup");
-    std::fs::create_dir(&backup).unwrap();
-    let all = [DATABASE.as_slice(), &KEY].concat();
-    copy(&mesh.path("data"), &backup, &all);
-    mesh.start();
-    let note = signed(&mesh, 9).await;
-    std::fs::write(mesh.path("kept.note"), &note).unwrap();
-    let keys = stdout(&mesh.run(&["ledger", "key", "show"]));
-    std::fs::write(mesh.path("keys"), &keys).unwrap();
-    mesh.end("-TERM");
+    let (backup, note) = back_up_and_go_on(&mut mesh).await;
 
+    let all = [DATABASE.as_slice(), &KEY].concat();
     copy(&backup, &mesh.path("data"), &all);
     mesh.spawn();
     mesh.wait_until("the doctor says what to do", || {

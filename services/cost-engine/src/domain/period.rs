@@ -42,14 +42,7 @@ pub fn node_period(
     }
     let mut exact = Exact::zero();
     for spec in nodes.values() {
-        let rates = spec
-            .rates
-            .within(from, to)
-            .map_err(|at| PriceError::PriceMissing {
-                node_type: spec.node_type.clone(),
-                market: spec.market,
-                at,
-            })?;
+        let rates = spec.rates_within(from, to)?;
         exact += rates
             .into_iter()
             .fold(Exact::zero(), |sum, (rate, seconds)| {

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use num_traits::{One as _, Zero as _};
 
 use super::money::{Exact, integer};
-use super::{Market, PriceError, RateSchedule, Resource};
+use super::{Market, PriceError, Rate, RateSchedule, Resource};
 
 /// Rule for the share of a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -114,6 +114,22 @@ pub struct NodeSpec {
     pub weights: Option<Weights>,
     /// Rates over time.
     pub rates: Arc<RateSchedule>,
+}
+
+impl NodeSpec {
+    /// The rates within an interval, each with its seconds.
+    ///
+    /// # Errors
+    /// If a second has no price.
+    pub fn rates_within(&self, from: i64, to: i64) -> Result<Vec<(Rate, u64)>, PriceError> {
+        self.rates
+            .within(from, to)
+            .map_err(|at| PriceError::PriceMissing {
+                node_type: self.node_type.clone(),
+                market: self.market,
+                at,
+            })
+    }
 }
 
 /// The charged share of a node.

@@ -40,15 +40,24 @@ fn row(expected_start: DateTime<Utc>) -> QueuedJob {
     }
 }
 
-fn hear(
+fn apply(
     runs: &mut BTreeMap<String, PendingRun>,
     event: &Event,
     now: DateTime<Utc>,
 ) -> Option<Event> {
-    match heard(runs, event, ClusterView::default(), now) {
+    match apply_event(runs, event, ClusterView::default(), now) {
         UpdateOutcome::Publish(event) => Some(*event),
         UpdateOutcome::Nothing | UpdateOutcome::Noted => None,
     }
+}
+
+/// Applies an event about the pending job: its type, reason and number.
+fn apply_waiting(
+    runs: &mut BTreeMap<String, PendingRun>,
+    (kind, reason, seq): (EventType, &str, u64),
+    seconds: i64,
+) -> Option<Event> {
+    apply(runs, &waiting(kind, reason, seq), at(seconds))
 }
 
 fn explanation(event: &Event) -> &Explanation {
@@ -82,7 +91,7 @@ fn see(
 fn only_a_change_of_class_is_published() {
     let mut runs = BTreeMap::new();
     let mut class = |kind, reason, seq| {
-        hear(&mut runs, &waiting(kind, reason, seq), at(0))
+        apply(&mut runs, &waiting(kind, reason, seq), at(0))
             .map(|published| explanation(&published).reason_class.clone())
     };
     assert_eq!(class(EventType::JobSubmitted, "None", 1), None);
@@ -111,7 +120,7 @@ fn only_a_change_of_class_is_published() {
 fn ids_follow_from_the_cause() {
     let mut runs = BTreeMap::new();
     let event = waiting(EventType::JobPending, "Priority", 1);
-    let published = hear(&mut runs, &event, at(0)).expect("said");
+    let published = apply(&mut runs, &event, at(0)).expect("said");
     assert_eq!(
         published.id,
         EventId::derived(
@@ -135,42 +144,21 @@ fn ids_follow_from_the_cause() {
 fn the_same_or_an_older_event_publishes_nothing() {
     let mut runs = BTreeMap::new();
     let newer = waiting(EventType::JobPending, "Priority", 5);
-    assert!(hear(&mut runs, &newer, at(0)).is_some());
-    assert!(hear(&mut runs, &newer, at(1)).is_none());
-    assert!(
-        hear(
-            &mut runs,
-            &waiting(EventType::JobHeld, "JobHeldUser", 4),
-            at(2)
-        )
-        .is_none()
-    );
+    assert!(apply(&mut runs, &newer, at(0)).is_some());
+    assert!(apply(&mut runs, &newer, at(1)).is_none());
+    assert!(apply_waiting(&mut runs, (EventType::JobHeld, "JobHeldUser", 4), 2).is_none());
 }
 
 #[test]
 fn a_job_that_left_is_stored_for_a_day() {
     let mut runs = BTreeMap::new();
-    assert!(
-        hear(
-            &mut runs,
-            &waiting(EventType::JobPending, "Priority", 1),
-            at(0)
-        )
-        .is_some()
-    );
+    assert!(apply_waiting(&mut runs, (EventType::JobPending, "Priority", 1), 0).is_some());
     let started = Event {
         run_seq: 2,
         ..fixtures::job_event(EventType::JobStarted, fixtures::job(7))
     };
-    assert!(hear(&mut runs, &started, at(10)).is_none());
-    assert!(
-        hear(
-            &mut runs,
-            &waiting(EventType::JobHeld, "JobHeldUser", 3),
-            at(11)
-        )
-        .is_none()
-    );
+    assert!(apply(&mut runs, &started, at(10)).is_none());
+    assert!(apply_waiting(&mut runs, (EventType::JobHeld, "JobHeldUser", 3), 11).is_none());
     assert!(see(&mut runs, at(4_000), at(12)).is_none());
     assert!(!expire(&mut runs, at(3_600)));
     assert!(expire(&mut runs, at(100_000)) && runs.is_empty());
@@ -180,7 +168,7 @@ fn a_job_that_left_is_stored_for_a_day() {
 fn a_started_job_never_seen_pending_is_not_stored() {
     let mut runs = BTreeMap::new();
     assert!(
-        hear(
+        apply(
             &mut runs,
             &fixtures::job_event(EventType::JobStarted, fixtures::job(7)),
             at(0)
@@ -193,14 +181,7 @@ fn a_started_job_never_seen_pending_is_not_stored() {
 #[test]
 fn an_expected_start_is_published_when_new_or_moved_much() {
     let mut runs = BTreeMap::new();
-    assert!(
-        hear(
-            &mut runs,
-            &waiting(EventType::JobPending, "Priority", 1),
-            at(0)
-        )
-        .is_some()
-    );
+    assert!(apply_waiting(&mut runs, (EventType::JobPending, "Priority", 1), 0).is_some());
     let first = see(&mut runs, at(7_200), at(30)).expect("appears");
     assert!(explanation(&first).expected_start.is_some());
     // Too soon, although it moves a lot.
@@ -217,26 +198,14 @@ fn an_expected_start_is_published_when_new_or_moved_much() {
 #[test]
 fn a_snapshot_publishes_nothing_before_the_first_explanation() {
     let mut runs = BTreeMap::new();
-    assert!(
-        hear(
-            &mut runs,
-            &waiting(EventType::JobSubmitted, "None", 1),
-            at(0)
-        )
-        .is_none()
-    );
+    assert!(apply_waiting(&mut runs, (EventType::JobSubmitted, "None", 1), 0).is_none());
     assert!(see(&mut runs, at(7_200), at(30)).is_none());
 }
 
 #[test]
 fn state_is_read_back_as_it_was_written() {
     let mut runs = BTreeMap::new();
-    hear(
-        &mut runs,
-        &waiting(EventType::JobPending, "Priority", 1),
-        at(0),
-    )
-    .expect("said");
+    apply_waiting(&mut runs, (EventType::JobPending, "Priority", 1), 0).expect("said");
     let text = serde_json::to_string(&runs).expect("written");
     let back: BTreeMap<String, PendingRun> = serde_json::from_str(&text).expect("read");
     assert_eq!(serde_json::to_string(&back).expect("written"), text);
@@ -250,7 +219,7 @@ fn state_is_read_back_as_it_was_written() {
 fn explanations_published_with_a_clock_ahead_do_not_suppress_later_ones() {
     let hour = 3_600;
     let mut runs = BTreeMap::new();
-    hear(
+    apply(
         &mut runs,
         &waiting(EventType::JobPending, "Priority", 1),
         at(hour),
@@ -270,7 +239,7 @@ fn explanations_published_with_a_clock_ahead_do_not_suppress_later_ones() {
 
 #[test]
 fn a_start_has_moved_if_it_did_by_more_than_a_fifth_of_the_wait() {
-    let moved_to = |minutes: i64| moved(Some(3_600), minutes * 60, 0);
+    let moved_to = |minutes: i64| snapshot::is_worth_publishing(Some(3_600), minutes * 60, 0);
     assert_eq!(
         [71, 72, 73, 49, 47].map(moved_to),
         [false, false, true, false, true]
@@ -297,12 +266,7 @@ fn estimated(p90: DateTime<Utc>) -> HashMap<String, StartEstimate> {
 #[test]
 fn a_wait_beyond_the_first_p90_is_published_once() {
     let mut runs = BTreeMap::new();
-    hear(
-        &mut runs,
-        &waiting(EventType::JobPending, "Priority", 1),
-        at(0),
-    )
-    .expect("published");
+    apply_waiting(&mut runs, (EventType::JobPending, "Priority", 1), 0).expect("published");
     let mut late = |p90: i64, now: i64| {
         let estimates = estimated(at(p90));
         let queue = Queue::from_chunks(vec![QueueSnapshot {
@@ -341,12 +305,7 @@ fn a_wait_beyond_the_first_p90_is_published_once() {
     assert_eq!(explanation.estimate_method, "mixed");
     assert!(!late(9_000, 9_001).is_changed);
     // A new cause has its own estimates.
-    hear(
-        &mut runs,
-        &waiting(EventType::JobHeld, "JobHeldUser", 2),
-        at(9_100),
-    )
-    .expect("held");
+    apply_waiting(&mut runs, (EventType::JobHeld, "JobHeldUser", 2), 9_100).expect("held");
     let run = runs.values().next().expect("a run");
     assert_eq!((run.first_p90, run.is_late), (None, false));
 }

@@ -58,12 +58,15 @@ pub struct Quality {
     /// Share that started by P90.
     pub covered_p90: Option<f64>,
     /// Median error of P50 in seconds.
+    #[schema(value_type = Option<i64>)]
     pub median_error: Option<Seconds>,
     /// Median error of the plan in seconds.
+    #[schema(value_type = Option<i64>)]
     pub plan_median_error: Option<Seconds>,
     /// Share that started by the planned time.
     pub plan_covered: Option<f64>,
     /// Median error of the median of history in seconds.
+    #[schema(value_type = Option<i64>)]
     pub history_median_error: Option<Seconds>,
     /// Share that started by the ninth decile of history.
     pub history_covered_p90: Option<f64>,
@@ -74,6 +77,7 @@ pub struct Quality {
     /// Median of (P90 + 60 s)/(P50 + 60 s).
     pub sharpness: Option<f64>,
     /// Median of the actual wait in seconds.
+    #[schema(value_type = Option<i64>)]
     pub median_wait: Option<Seconds>,
 }
 

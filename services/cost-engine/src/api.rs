@@ -85,6 +85,7 @@ struct LiveQuery {
 #[serde(deny_unknown_fields)]
 struct CostQuery {
     /// Grouping of the rows. Default: `user`.
+    #[param(inline)]
     by: Option<CostGroup>,
     /// `2026-11`, `2026-Q4` or `2026`; with `attribution=slice` in the time zone. Not with `since` or `until`.
     period: Option<String>,
@@ -98,7 +99,7 @@ struct CostQuery {
     user: Option<String>,
     /// How runs are assigned to the period. Default: `end`.
     #[serde(default)]
-    #[param(required = false)]
+    #[param(inline, required = false)]
     attribution: Attribution,
     /// Time zone of slices, such as `Europe/Berlin`. Default: UTC.
     timezone: Option<String>,

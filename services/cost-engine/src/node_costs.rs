@@ -81,10 +81,10 @@ pub(crate) struct NodeCostRow {
     pub charged_seconds: u64,
     /// Amounts by category.
     #[serde(serialize_with = "amount_texts")]
-    #[schema(value_type = HashMap<String, String>)]
+    #[schema(value_type = BTreeMap<String, String>)]
     pub category_micros: BTreeMap<&'static str, Micros>,
     /// Seconds by state; they add up to the period.
-    #[schema(value_type = HashMap<String, u64>)]
+    #[schema(value_type = BTreeMap<String, u64>)]
     pub state_seconds: BTreeMap<&'static str, u64>,
     /// Why there is no cost. Empty if there is one.
     pub problem: String,

@@ -23,7 +23,7 @@ use crate::settings::{self, HOOK_CONFIG};
 use crate::show;
 use crate::slurm_conf::SlurmConf;
 
-use kinds::Hosts;
+use kinds::HookHosts;
 pub use plan::InstallPlan;
 use plan::{Hook, PlanInputs};
 
@@ -192,7 +192,7 @@ async fn print(global: &Global, files: HookFiles) -> Result<(), Error> {
     )
 }
 
-/// Hosts of slurmctld, in parentheses.
+/// HookHosts of slurmctld, in parentheses.
 fn of(plan: &InstallPlan) -> String {
     if plan.controllers.is_empty() {
         String::new()
@@ -208,7 +208,7 @@ fn optional(hook: &Hook) -> String {
         .text
         .lines()
         .find(|line| line.starts_with("exec "))
-        .filter(|_| hook.hosts != Hosts::Logins || !hook.lines.is_empty());
+        .filter(|_| hook.hosts != HookHosts::Logins || !hook.lines.is_empty());
     let script = runs.map(|line| format!("\n#   {}: {line}", hook.script.display()));
     format!(
         "\n# {}: {}; {}, on {}{}{lines}",

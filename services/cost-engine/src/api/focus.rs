@@ -38,7 +38,7 @@ pub(super) struct FocusQuery {
     cluster: Option<String>,
     /// When `BilledCost` is the effective cost. Default: `closed`.
     #[serde(default)]
-    #[param(required = false)]
+    #[param(inline, required = false)]
     billed: BilledCostPolicy,
     /// Name of the site, as who bills. Default: `slurm-mesh`.
     site: Option<String>,
@@ -48,7 +48,7 @@ pub(super) struct FocusQuery {
 ///
 /// If the export cannot be completed, the connection is aborted.
 #[utoipa::path(get, operation_id = "exportFocus", path = "/v1/costs/focus", tag = "costs", params(FocusQuery), responses(
-    (status = 200, description = "The rows, with a header", body = String, content_type = "text/csv"), (status = 400, response = openapi::BadRequest), (status = 401, response = openapi::Unauthorized), (status = 503, response = openapi::Unavailable),
+    (status = 200, description = "The rows, with a header", content((String = "text/csv"))), (status = 400, response = openapi::BadRequest), (status = 401, response = openapi::Unauthorized), (status = 503, response = openapi::Unavailable),
 ))]
 pub(super) async fn export(
     caller: Caller,

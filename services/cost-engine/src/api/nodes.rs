@@ -46,7 +46,7 @@ pub(crate) struct NodeCosts {
     cost_micros: Micros,
     /// Sums of the categories over the nodes.
     #[serde(serialize_with = "amount_texts")]
-    #[schema(value_type = HashMap<String, String>)]
+    #[schema(value_type = BTreeMap<String, String>)]
     category_micros: BTreeMap<&'static str, Micros>,
     /// The nodes.
     nodes: Vec<NodeCostRow>,

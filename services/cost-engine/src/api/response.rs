@@ -144,7 +144,7 @@ pub struct CostReportRow {
         serialize_with = "amount_texts",
         skip_serializing_if = "BTreeMap::is_empty"
     )]
-    #[schema(value_type = Option<HashMap<String, String>>)]
+    #[schema(value_type = Option<BTreeMap<String, String>>)]
     pub lost_micros: BTreeMap<&'static str, Micros>,
 }
 

@@ -97,7 +97,7 @@ impl BudgetStatus {
 pub struct ScopeStatus {
     /// Names by key.
     #[serde(flatten)]
-    #[schema(value_type = HashMap<String, Vec<String>>)]
+    #[schema(value_type = BTreeMap<String, Vec<String>>)]
     pub names: BTreeMap<&'static str, BTreeSet<String>>,
     /// True if the accounts below those of `account` count, too.
     #[serde(skip_serializing_if = "std::ops::Not::not")]

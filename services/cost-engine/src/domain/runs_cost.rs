@@ -5,7 +5,7 @@ use std::ops::{Add, AddAssign};
 
 use serde::{Serialize, Serializer};
 
-use utoipa::openapi::schema::{ObjectBuilder, Type};
+use utoipa::openapi::schema::{ObjectBuilder, SchemaType, Type};
 use utoipa::openapi::{RefOr, Schema};
 use utoipa::{PartialSchema, ToSchema};
 
@@ -80,9 +80,9 @@ impl Serialize for RunsCost {
 impl PartialSchema for RunsCost {
     fn schema() -> RefOr<Schema> {
         let text_or_null = ObjectBuilder::new()
-            .schema_type(vec![Type::String, Type::Null])
+            .schema_type(SchemaType::from_iter([Type::String, Type::Null]))
             .description(Some("Cost of some runs in millionths of the currency. Null if there are runs and none of them has a price"));
-        RefOr::T(text_or_null.into())
+        text_or_null.into()
     }
 }
 

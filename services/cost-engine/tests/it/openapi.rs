@@ -44,7 +44,7 @@ async fn answers_are_as_described_whatever_is_asked(site: Site) {
     evaluated(&engine, 0).await;
     // A run that ended, one that goes on, and one that no price covers.
     let mut unpriced = job(42);
-    unpriced.partition = "no-such-partition".into();
+    unpriced.nodes = "x1".into();
     for event in [
         job_event(EventType::JobStarted, job(40)),
         job_event(EventType::JobCompleted, ended(job(40), "COMPLETED", 3600)),

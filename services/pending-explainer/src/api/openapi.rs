@@ -17,7 +17,7 @@ use super::{listing, what_if};
         license(name = "Apache-2.0", identifier = "Apache-2.0"),
     ),
     paths(super::list, super::one, super::quality, listing::list, what_if::of_job, what_if::of_new_job),
-    components(responses(BadRequest, Unauthorized, NotFound, Conflict, TooLarge, Unavailable)),
+    components(responses(BadRequest, Unauthorized, NotFound, Conflict, Unavailable)),
     security((), ("token" = [])),
     modifiers(&BearerAuth),
     tags(
@@ -61,6 +61,5 @@ problem_responses! {
     Unauthorized: "The token is missing or invalid",
     NotFound: "It does not exist, or the caller may not see it",
     Conflict: "The current state does not permit the request; `detail` gives the reason",
-    TooLarge: "The body is too large",
     Unavailable: "The state is not loaded yet, too little is known for an estimate, or NATS does not store the audit entry of the read; retry later",
 }

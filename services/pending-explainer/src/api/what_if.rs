@@ -60,7 +60,7 @@ pub(super) struct WhatIfAnswer {
 
 /// Estimates when a pending job would start if its request were different.
 #[utoipa::path(post, operation_id = "estimateChangedJob", path = "/v1/queue/{cluster}/{job}/what-if", tag = "what-if", params(openapi::JobPath), request_body = ChangedJobRequest, responses(
-    (status = 200, description = "The estimates", body = WhatIfAnswer), (status = 400, response = openapi::BadRequest), (status = 401, response = openapi::Unauthorized), (status = 404, response = openapi::NotFound), (status = 409, response = openapi::Conflict), (status = 413, response = openapi::TooLarge), (status = 503, response = openapi::Unavailable),
+    (status = 200, description = "The estimates", body = WhatIfAnswer), (status = 400, response = openapi::BadRequest), (status = 401, response = openapi::Unauthorized), (status = 404, response = openapi::NotFound), (status = 409, response = openapi::Conflict), (status = 503, response = openapi::Unavailable),
 ))]
 pub(super) async fn of_job(
     State(loaded): State<Loaded>,
@@ -110,7 +110,7 @@ pub(super) async fn of_job(
 
 /// Estimates when a job would start that is not submitted yet.
 #[utoipa::path(post, operation_id = "estimateNewJob", path = "/v1/queue/{cluster}/what-if", tag = "what-if", params(openapi::ClusterPath), request_body = NewJobRequest, responses(
-    (status = 200, description = "The estimates", body = WhatIfAnswer), (status = 400, response = openapi::BadRequest), (status = 401, response = openapi::Unauthorized), (status = 413, response = openapi::TooLarge), (status = 503, response = openapi::Unavailable),
+    (status = 200, description = "The estimates", body = WhatIfAnswer), (status = 400, response = openapi::BadRequest), (status = 401, response = openapi::Unauthorized), (status = 503, response = openapi::Unavailable),
 ))]
 pub(super) async fn of_new_job(
     State(loaded): State<Loaded>,

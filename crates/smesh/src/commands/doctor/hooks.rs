@@ -5,7 +5,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use mesh_hook::doorbell::{Call, doorbell};
 use mesh_hook::evidence::Environment;
-use mesh_hook::ring::{HookTestResult, ring};
+use mesh_hook::ring::{Outcome, ring};
 use mesh_hook::spool::Spool;
 use mesh_runtime::Context;
 
@@ -118,7 +118,7 @@ pub(super) async fn doorbell_end_to_end(context: Option<&Context>, findings: &mu
     );
     let millis = format!("{:.1} ms", took.as_secs_f64() * 1000.0);
     findings.push(match sent {
-        Ok(HookTestResult::Delivered { .. }) => {
+        Ok(Outcome::Delivered { .. }) => {
             let (grade, fix) = if took > SLOW_RING {
                 (
                     CheckResult::Warning,
@@ -134,13 +134,13 @@ pub(super) async fn doorbell_end_to_end(context: Option<&Context>, findings: &mu
                 fix,
             )
         }
-        Ok(HookTestResult::Spooled(error)) => Finding::new(
+        Ok(Outcome::Spooled(error)) => Finding::new(
             "doorbell",
             CheckResult::Bad,
             format!("spooled after {millis}: {error}"),
             "start nats-server (`smesh up` does)",
         ),
-        Ok(HookTestResult::Lost(error, lost)) => Finding::new(
+        Ok(Outcome::Lost(error, lost)) => Finding::new(
             "doorbell",
             CheckResult::Bad,
             format!("{error}; {lost}"),

@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use super::kinds::Hosts;
+use super::kinds::HookHosts;
 use super::plan::{Hook, MARK};
 use super::shell;
 use crate::cli::{Global, HookFiles};
@@ -179,7 +179,7 @@ impl Probe {
             .current_dir("/")
             .stdin(Stdio::null());
         // As the user Slurm runs it as, because this also tests that this user may read the configuration.
-        if hook.hosts == Hosts::Controllers && rustix::process::geteuid().is_root() {
+        if hook.hosts == HookHosts::Controllers && rustix::process::geteuid().is_root() {
             let user = uzers::get_user_by_name(&self.slurm_user).ok_or_else(|| {
                 format!("SlurmUser {} is not a user of this host", self.slurm_user)
             })?;

@@ -16,8 +16,7 @@ pub mod long_queue;
 mod loop_disk;
 mod nats;
 mod oidc;
-#[cfg(feature = "service")]
-pub mod openapi;
+mod openapi;
 mod port;
 mod postgres;
 mod program;
@@ -35,7 +34,6 @@ pub use disk::SmallDisk;
 pub use loop_disk::LoopDisk;
 pub use nats::{NatsServer, nats_server};
 pub use oidc::OidcProvider;
-#[cfg(feature = "service")]
 pub use openapi::assert_committed_openapi;
 pub use port::Port;
 pub use postgres::{PausedPostgres, Postgres, psql};

@@ -1,5 +1,7 @@
 //! A service in the process of a test, and the test's own connection to the bus.
 
+pub mod openapi;
+
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::{Duration, Instant};

@@ -3,11 +3,9 @@
 use cost_engine::api::openapi::document;
 use mesh_events::EventType;
 use mesh_runtime::api::{Caller, Role};
-use mesh_testkit::NatsServer;
 use mesh_testkit::fixtures::{ended, job, job_event};
-use mesh_testkit::openapi::{
-    assert_answers_conform, assert_committed_openapi, assert_describes_every_route,
-};
+use mesh_testkit::service::openapi::{assert_answers_conform, assert_describes_every_route};
+use mesh_testkit::{NatsServer, assert_committed_openapi};
 use serde_json::json;
 
 use crate::budgets::{budget, evaluated};

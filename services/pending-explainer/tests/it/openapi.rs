@@ -4,11 +4,9 @@ use axum::http::StatusCode;
 use chrono::Utc;
 use mesh_events::EventType;
 use mesh_runtime::api::{Caller, Role};
-use mesh_testkit::openapi::{
-    assert_answers_conform, assert_committed_openapi, assert_describes_every_route,
-};
 use mesh_testkit::service::TestService;
-use mesh_testkit::{NatsServer, wait_until};
+use mesh_testkit::service::openapi::{assert_answers_conform, assert_describes_every_route};
+use mesh_testkit::{NatsServer, assert_committed_openapi, wait_until};
 use pending_explainer::api::openapi::document;
 use serde_json::json;
 

@@ -57,7 +57,7 @@ pub async fn signed(mesh: &Mesh, job: u32) -> String {
 
 /// Copies the ledger to the folder `backup`, lets it go on to a checkpoint of job 9, which is in `kept.note`, and stops it. Its keys are in
 /// `keys`. Returns the folder and the checkpoint.
-pub async fn back_up_and_go_on(mesh: &mut Mesh) -> (PathBuf, String) {
+pub async fn back_up_and_continue(mesh: &mut Mesh) -> (PathBuf, String) {
     mesh.end("-TERM");
     let backup = mesh.path("backup");
     std::fs::create_dir(&backup).unwrap();
@@ -82,7 +82,7 @@ pub fn size_of(note: &str) -> u64 {
 async fn another_history_with_the_same_key_is_found_by_a_stored_checkpoint() {
     let mut mesh = with_an_event_of_alice(|_| {}).await;
     let before = size_of(&signed(&mesh, 8).await);
-    let (backup, checkpoint_note) = back_up_and_go_on(&mut mesh).await;
+    let (backup, checkpoint_note) = back_up_and_continue(&mut mesh).await;
     let all = [DATABASE.as_slice(), &KEY].concat();
 
     // An attacker without the key cannot replace the last signed note. That note alone proves the change.

@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use crate::forged::{DATABASE, KEY, back_up_and_go_on, copy, signed, size_of};
+use crate::forged::{DATABASE, KEY, back_up_and_continue, copy, signed, size_of};
 use crate::mesh::{Mesh, stderr, stdout};
 use crate::others::with_an_event_of_alice;
 
@@ -54,7 +54,7 @@ fn every_reader_refuses(mesh: &Mesh) {
 async fn a_backup_that_was_put_back_is_noticed_and_resumed() {
     let mut mesh = with_an_event_of_alice(|_| {}).await;
     signed(&mesh, 8).await;
-    let (backup, note) = back_up_and_go_on(&mut mesh).await;
+    let (backup, note) = back_up_and_continue(&mut mesh).await;
 
     let all = [DATABASE.as_slice(), &KEY].concat();
     copy(&backup, &mesh.path("data"), &all);

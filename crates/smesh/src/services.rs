@@ -136,8 +136,8 @@ impl ServiceEntry {
 }
 
 /// Sections of every service.
-pub fn sections() -> [ServiceSection; SERVICES.len()] {
-    SERVICES.each_ref().map(|service| service.section)
+pub fn sections() -> Vec<ServiceSection> {
+    SERVICES.iter().map(|service| service.section).collect()
 }
 
 /// The service of this name.

@@ -152,8 +152,8 @@ fn mesh_with(configuration: &str, mode: u32) -> Mesh {
 #[test]
 fn every_key_that_names_a_file_is_known_here() {
     let mesh = include_str!("../../../mesh-runtime/config/default.toml");
-    let defaults = smesh::services::sections().map(|section| section.defaults);
-    let defaults = defaults.into_iter().chain([mesh]);
+    let sections = smesh::services::sections().into_iter();
+    let defaults = sections.map(|section| section.defaults).chain([mesh]);
     let found: BTreeSet<String> = defaults.flat_map(file_keys).collect();
     let secret = SECRET.iter().map(|(key, _)| *key);
     let known: BTreeSet<String> = secret

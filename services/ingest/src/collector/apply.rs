@@ -158,7 +158,11 @@ impl Collector {
             links,
         } = reading;
         let run = run_of(&core.run_store, &observation);
-        if let Some((last, owner)) = core.last.get(&run) {
+        if let Some((mut last, owner)) = core.last.get(&run) {
+            let known = core.run_store.get(&run);
+            if known.is_some_and(|known| known.never_started_as(&observation)) {
+                payload::clear_allocation(&mut last);
+            }
             // The controller's record is complete while the job runs. What other records leave open comes from the last payload.
             if observation.record != Record::Controller {
                 payload::fill(&mut observation.job, &last);

@@ -11,7 +11,7 @@ use super::observation::{AllocationPart, EntityKind, Observation, Record};
 use super::observe::ObservationContext;
 use super::pending_reason;
 use super::run_state::{End, RunState};
-use super::running::{resizes, start, suspensions};
+use super::running::{correct_start, resizes, start, suspensions};
 
 /// How the id of a fact is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -171,6 +171,9 @@ pub(super) fn derive(
     next.last_seen = next.last_seen.max(seen.unwrap_or(context.now));
     if next.over() {
         correct(run, &mut next, observation, inferred, &mut facts);
+        if !inferred {
+            correct_start(run, &mut next, observation, &mut facts);
+        }
         // Accounting has the time of every resize, the controller only of the last one.
         let mut emitter = Emitter {
             run,
@@ -420,6 +423,16 @@ fn canceller(run: &RunKey, next: &mut RunState, observation: &Observation, facts
     if is_published || !is_cancelled || observation.cancelled_by.is_none() {
         return;
     }
+    correct_end(run, next, observation, facts);
+}
+
+/// Publishes the record of an end again, as a correction of its event.
+pub(super) fn correct_end(
+    run: &RunKey,
+    next: &mut RunState,
+    observation: &Observation,
+    facts: &mut Vec<Fact>,
+) {
     next.rare.corrections += 1;
     let (first, n) = (EventId::recorded(run, Slot::End), next.rare.corrections);
     Emitter {

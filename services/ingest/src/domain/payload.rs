@@ -12,7 +12,7 @@ use slurm_client::{AccountingRecord, ArrayTasks, JobRecord};
 use slurm_types::{JobBaseState, JobFlag, JobState, Reason, TaskSet, TimeLimit, UnixTime};
 
 pub(super) use self::before::complete;
-pub use self::before::{copy_allocation, fill};
+pub use self::before::{clear_allocation, copy_allocation, fill};
 
 /// Builds a payload from slurmctld's record.
 pub(super) fn from_controller(

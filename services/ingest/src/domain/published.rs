@@ -75,7 +75,12 @@ pub(super) fn new(run: &RunKey, event: &Event, payload: &JobEvent) -> RunState {
 pub(super) fn start(state: &mut RunState, event: &Event, payload: &JobEvent) -> Option<()> {
     let job = payload.job.as_ref()?;
     let at = job.start_time.as_ref()?.seconds;
-    state.started.get_or_insert(at);
+    if state.started.is_none() {
+        state.started = Some(at);
+        // A start that a record shows has its state; one that was inferred has that of the end.
+        state.rare.start_is_inferred =
+            event.confidence() == Confidence::Inferred && job.state != JobBaseState::Running.name();
+    }
     state.state = JobBaseState::Running.into();
     // Flags such as CONFIGURING say that the start may still move.
     state.start_is_final = event.confidence() == Confidence::Observed

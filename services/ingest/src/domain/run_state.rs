@@ -12,7 +12,7 @@ pub use self::rare::Rare;
 pub use self::rare::RareState;
 pub use self::state_names::StateName;
 use super::lookup::StoredLookup;
-use super::observation::{EntityKind, Observation};
+use super::observation::{EntityKind, Observation, Record};
 use super::pending_reason;
 
 /// End of a run.
@@ -165,6 +165,14 @@ impl RunState {
     /// Whether accounting must still be asked about its end.
     pub const fn accounting_pending(&self) -> bool {
         self.usage_pending || self.canceller_pending
+    }
+
+    /// Whether accounting's record of its end shows that it never had nodes, although its start was inferred.
+    pub fn never_started_as(&self, record: &Observation) -> bool {
+        self.rare.start_is_inferred
+            && record.record == Record::Accounting
+            && record.end_kind().is_some()
+            && !record.allocated
     }
 
     /// Returns the event type of its end.

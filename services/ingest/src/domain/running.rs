@@ -1,10 +1,10 @@
 //! Changes of a running job: start, suspensions and resizes.
 
-use mesh_events::{EventType, Slot};
+use mesh_events::{EventType, RunKey, Slot};
 use slurm_types::JobBaseState;
 
-use super::derive::Emitter;
-use super::observation::Observation;
+use super::derive::{Emitter, Fact, correct_end};
+use super::observation::{Observation, Record};
 use super::run_state::RunState;
 
 /// Publishes the start. One whose time no record has is inferred: a run with nodes has started, and where accounting has lost the start, it
@@ -14,6 +14,7 @@ pub(super) fn start(emitter: &mut Emitter<'_>, observation: &Observation) {
     let at = observation.start.filter(|_| observation.started()).or(lost);
     if emitter.next.started.is_none() && at.is_some() {
         emitter.next.started = at;
+        emitter.next.rare.start_is_inferred = lost.is_some();
         let fact = emitter.recorded(EventType::JobStarted, Slot::Started, at);
         fact.allocation = observation.parts.first().cloned();
         // Accounting did not say in time what the run held before the resize.
@@ -25,8 +26,39 @@ pub(super) fn start(emitter: &mut Emitter<'_>, observation: &Observation) {
 pub(super) fn start_before(emitter: &mut Emitter<'_>, at: i64) {
     if emitter.next.started.is_none() && !emitter.next.is_array {
         emitter.next.started = Some(at);
+        emitter.next.rare.start_is_inferred = true;
         let fact = emitter.recorded(EventType::JobStarted, Slot::Started, Some(at));
         fact.inferred = true;
+    }
+}
+
+/// Corrects an inferred start once accounting's record shows when the run started, or that it never had nodes. The record of the end is
+/// published again, without another correction if it was just corrected.
+pub(super) fn correct_start(
+    run: &RunKey,
+    next: &mut RunState,
+    observation: &Observation,
+    facts: &mut Vec<Fact>,
+) {
+    let never_started = next.never_started_as(observation);
+    let is_known = observation.record == Record::Accounting
+        && observation.end_kind().is_some()
+        && observation.started();
+    if !next.rare.start_is_inferred || !(is_known || never_started) {
+        return;
+    }
+    next.rare.start_is_inferred = false;
+    let at = observation.start.filter(|_| is_known);
+    if next.started == at {
+        return;
+    }
+    next.started = at;
+    if at.is_none() {
+        (next.usage_pending, next.exit_code) = (false, None);
+    }
+    let is_corrected = |fact: &Fact| fact.kind == EventType::JobCorrected;
+    if !facts.iter().any(is_corrected) && next.end_kind().is_some() {
+        correct_end(run, next, observation, facts);
     }
 }
 

@@ -40,6 +40,15 @@ pub fn copy_allocation(observation: &mut Observation, last: &Job, is_outdated: b
     }
 }
 
+/// Removes what a payload says about nodes.
+pub fn clear_allocation(job: &mut Job) {
+    job.nodes.clear();
+    job.batch_host.clear();
+    job.alloc_tres.clear();
+    job.allocations.clear();
+    job.start_time = None;
+}
+
 /// Fills what a source leaves open from the last payload of the same run.
 pub fn fill(job: &mut Job, last: &Job) {
     macro_rules! texts { ($($field:ident),*) => { $(if job.$field.is_empty() { job.$field.clone_from(&last.$field); })* } }

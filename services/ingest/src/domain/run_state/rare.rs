@@ -4,7 +4,7 @@ use std::ops::{Deref, DerefMut};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::{End, is_zero};
+use super::{End, is_false, is_zero};
 
 /// Fields that most runs lack.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -39,6 +39,9 @@ pub struct RareState {
     /// Tasks whose cancellation was published before accounting was asked about the submission, which lists them again.
     #[serde(rename = "cx", default, skip_serializing_if = "Option::is_none")]
     pub cancelled: Option<String>,
+    /// Whether no record has shown the published start.
+    #[serde(rename = "bi", default, skip_serializing_if = "is_false")]
+    pub start_is_inferred: bool,
 }
 
 static NONE: RareState = RareState {
@@ -52,6 +55,7 @@ static NONE: RareState = RareState {
     remaining: None,
     left: None,
     cancelled: None,
+    start_is_inferred: false,
 };
 
 /// A [`RareState`] that takes only a pointer while it is empty.

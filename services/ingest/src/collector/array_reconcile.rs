@@ -7,13 +7,14 @@ use mesh_events::{EventType, RunKey};
 
 use super::accounting_backlog::MAX_CLOCK_AHEAD_SECS;
 use super::gaps::{gap_event, owner_suffix};
-use super::open_lookups::{OpenLookup, OpenTaskLookup};
+use super::open_lookups::{OpenLookup, TaskWave, tasks_of};
 use super::outbox::{OutboxEvent, PreviousRunStates};
 use super::unseen_ids::MAX_CLOCK_SKEW_SECS;
-use super::{Collector, TracedObservation};
+use super::{Collector, Core, TracedObservation};
 use crate::adapters::store::Store;
+use crate::config::Config;
 use crate::domain::{
-    self, DepartedTasks, EndLookup, Observation, Resolution, resolve_departed_tasks, run_of,
+    DepartedTasks, EndLookup, Observation, Resolution, RunState, resolve_departed_tasks, run_of,
 };
 use crate::envelope::Cause;
 use crate::sources::SLURMDBD;
@@ -30,6 +31,21 @@ pub enum ArrayPresence {
     Unlisted,
 }
 
+impl Core {
+    /// Stores an array after tasks of it were resolved, with the waits for the others.
+    fn put_array(&mut self, array: &RunKey, next: RunState, now: i64, config: &Config) {
+        self.usage_backlog.note(array, &next, now, config);
+        self.dirty.insert(Store::shard_of(&next));
+        self.run_store.put(array.clone(), next);
+        self.store_task_question(array);
+    }
+
+    fn put_back(&mut self, array: &RunKey, waves: Vec<TaskWave>) {
+        let lookups = self.task_lookups.entry(array.clone()).or_default();
+        lookups.put_back(waves);
+    }
+}
+
 impl Collector {
     /// Counts the runs among these that were unknown, or not known to have ended.
     pub async fn count_new(&self, readings: &[TracedObservation]) -> u64 {
@@ -38,7 +54,7 @@ impl Collector {
             !core
                 .run_store
                 .get(&reading.observation.run)
-                .is_some_and(domain::RunState::over)
+                .is_some_and(RunState::over)
         });
         u64::try_from(new.count()).unwrap_or(u64::MAX)
     }
@@ -74,87 +90,111 @@ impl Collector {
     ) -> Result<bool, Error> {
         let mut core = self.core.lock().await;
         core.must_not_be_ahead()?;
-        let waiting = core.task_lookups.get(array);
         let record_absent = presence != ArrayPresence::There;
         let lookup = match presence {
             ArrayPresence::Unlisted => EndLookup::TasksOfUnlisted,
             _ => EndLookup::Tasks { record_absent },
         };
-        let settlement = self.settled(lookup, waiting.map(|waiting| &waiting.open));
-        let accounting = self.accounting_result(waiting.map(|waiting| &waiting.open));
-        let given_up = waiting
-            .filter(|_| !matches!(settlement, Resolution::Open { .. }))
-            .map(|waiting| waiting.tasks.clone());
-        let now = Utc::now();
-        let settled = resolve_departed_tasks(
-            &core.run_store,
-            array,
-            record_absent,
-            given_up.as_ref(),
-            now.timestamp(),
-        );
-        let before = (array.clone(), core.run_store.get(array).cloned());
-        let (mut next, fact) = match settled {
-            None => {
-                core.task_lookups.remove(array);
+        for resolution in [Resolution::Absent, Resolution::Unknowable] {
+            let is_stored = self
+                .give_up(&mut core, cause, array, lookup, resolution)
+                .await?;
+            if !is_stored {
                 return Ok(false);
             }
-            Some(DepartedTasks::Settled(next)) => (*next, None),
-            Some(DepartedTasks::Missing(next)) => {
-                // The tasks waited for have turned up, so the wait for the others begins now.
-                let of_others = given_up.is_some();
-                let tasks = next.left_tasks().unwrap_or_default();
-                if of_others || !core.task_lookups.contains_key(array) {
-                    let open = OpenLookup::now();
-                    core.task_lookups
-                        .insert(array.clone(), OpenTaskLookup { open, tasks });
-                }
-                core.dirty.insert(Store::shard_of(&next));
-                core.run_store.put(array.clone(), *next);
-                core.store_task_question(array);
-                return Ok(of_others || settlement == Resolution::Open { ask: true });
+        }
+        let now = Utc::now().timestamp();
+        let left = resolve_departed_tasks(&core.run_store, array, record_absent, None, now);
+        let next = match left {
+            Some(DepartedTasks::Missing(next)) => *next,
+            Some(DepartedTasks::Settled(next) | DepartedTasks::Cancelled(next, _)) => {
+                core.task_lookups.remove(array);
+                core.put_array(array, *next, now, &self.config);
+                return Ok(false);
             }
-            Some(DepartedTasks::Cancelled(next, fact)) => (*next, Some(*fact)),
+            None => {
+                core.task_lookups.remove(array);
+                core.store_task_question(array);
+                return Ok(false);
+            }
         };
-        core.task_lookups.remove(array);
-        next.lookup = None;
-        let last = core.last.get(array);
-        let last = last.filter(|_| settlement == Resolution::Absent);
-        if let (Some(end), None, Some(_)) = (&mut next.end, &last, &fact)
-            && end.inferred
-        {
+        let missing = next.left_tasks().unwrap_or_default();
+        let lookups = core.task_lookups.entry(array.clone()).or_default();
+        let has_new = lookups.wait_for(&missing, OpenLookup::now());
+        let must_ask = |wave: &TaskWave| {
+            self.settled(lookup, Some(&wave.open)) == Resolution::Open { ask: true }
+        };
+        let ask = has_new || lookups.waves().iter().any(must_ask);
+        core.dirty.insert(Store::shard_of(&next));
+        core.run_store.put(array.clone(), next);
+        core.store_task_question(array);
+        Ok(ask)
+    }
+
+    /// Publishes what became of the missing tasks whose waits have this result. Returns whether it is stored; otherwise they are still missing.
+    async fn give_up(
+        &self,
+        core: &mut Core,
+        cause: &Cause,
+        array: &RunKey,
+        lookup: EndLookup,
+        resolution: Resolution,
+    ) -> Result<bool, Error> {
+        let now = Utc::now();
+        let Some(lookups) = core.task_lookups.get_mut(array) else {
+            return Ok(true);
+        };
+        let is_published = resolution == Resolution::Absent;
+        let waves = lookups.take(|wave| self.settled(lookup, Some(&wave.open)) == resolution);
+        let Some(first) = waves.first() else {
+            return Ok(true);
+        };
+        let accounting = self.accounting_result(Some(&first.open));
+        let resolved = resolve_departed_tasks(
+            &core.run_store,
+            array,
+            lookup.is_record_absent(),
+            Some(&tasks_of(&waves)),
+            now.timestamp(),
+        );
+        let Some(DepartedTasks::Cancelled(next, fact)) = resolved else {
+            // They have turned up, or the array's record has to be read first.
+            core.put_back(array, waves);
+            return Ok(true);
+        };
+        let mut next = *next;
+        let before = (array.clone(), core.run_store.get(array).cloned());
+        let last = core.last.get(array).filter(|_| is_published);
+        // The last payload is not stored, or Slurm contradicts itself.
+        let is_gap = last.is_none();
+        if let Some(end) = next.end.as_mut().filter(|end| is_gap && end.inferred) {
             // A record that comes later is published in full.
             end.event = None;
             next.canceller_pending = false;
         }
-        core.usage_backlog
-            .note(array, &next, now.timestamp(), &self.config);
-        core.dirty.insert(Store::shard_of(&next));
-        core.run_store.put(array.clone(), next);
-        let Some(fact) = fact else { return Ok(false) };
-        match last {
-            Some((job, owner)) => {
-                let frame = self.frame(now, cause);
-                let event = frame.event_without_reading(&fact, job, &owner);
-                let events = vec![OutboxEvent::new(&fact, event, array.job_id, &[])];
-                let before = PreviousRunStates::from([before]);
-                self.publish(&mut core, events, before.into()).await?;
-                Ok(false)
-            }
-            // The last payload is not stored, or Slurm contradicts itself.
-            None => {
-                let owner = core.owner_then(array).unwrap_or_default();
-                let tasks = format!("tasks {} of {}", fact.array_tasks, array.entity_key());
-                let message = format!(
-                    "slurmctld no longer has {tasks}{}, and {accounting}",
-                    owner_suffix(&owner)
-                );
-                let not_recoverable = format!("whether and when {tasks} were cancelled");
-                let gap = gap_event(message, not_recoverable);
-                let before = PreviousRunStates::from([before]);
-                Ok(!self.gap(&mut core, array, gap, before).await?)
-            }
+        let owner = core.owner_then(array).unwrap_or_default();
+        core.put_array(array, next, now.timestamp(), &self.config);
+        let before = PreviousRunStates::from([before]);
+        let is_stored = if let Some((job, owner)) = last {
+            let frame = self.frame(now, cause);
+            let event = frame.event_without_reading(&fact, job, &owner);
+            let events = vec![OutboxEvent::new(&fact, event, array.job_id, &[])];
+            let not_stored = self.publish(core, events, before.into()).await?;
+            not_stored.is_empty()
+        } else {
+            let tasks = format!("tasks {} of {}", fact.array_tasks, array.entity_key());
+            let message = format!(
+                "slurmctld no longer has {tasks}{}, and {accounting}",
+                owner_suffix(&owner)
+            );
+            let not_recoverable = format!("whether and when {tasks} were cancelled");
+            let gap = gap_event(message, not_recoverable);
+            self.gap(core, array, gap, before).await?
+        };
+        if !is_stored {
+            core.put_back(array, waves);
         }
+        Ok(is_stored)
     }
 
     /// Records that Slurm still has these jobs.

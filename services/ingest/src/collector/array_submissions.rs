@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::accounting_wait::AccountingWait;
 use super::gaps::{gap_event, owner_suffix};
-use super::open_lookups::{OpenLookup, OpenTaskLookup};
+use super::open_lookups::OpenLookup;
 use super::outbox::PreviousRunStates;
 use super::{Collector, Core};
 use crate::Error;
@@ -174,7 +174,8 @@ impl Core {
         let open = OpenLookup::continued(pending.wait.waited(Instant::now()));
         self.task_lookups
             .entry(run.clone())
-            .or_insert(OpenTaskLookup { open, tasks });
+            .or_default()
+            .wait_for(&tasks, open);
     }
 
     /// Returns how long accounting was waited for, for each array that it lacks.

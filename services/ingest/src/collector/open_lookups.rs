@@ -1,5 +1,7 @@
 //! Open lookups: how long they have been open, what accounting answered, and how they survive a restart.
 
+mod task_lookups;
+
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -8,9 +10,9 @@ use base64::engine::general_purpose::STANDARD;
 use mesh_events::RunKey;
 use mesh_events::proto::mesh::job::v1::Job;
 use prost::Message as _;
-use slurm_types::TaskSet;
 use tokio::time::Instant;
 
+pub(super) use self::task_lookups::{OpenTaskLookup, TaskWave, tasks_of};
 use super::accounting_wait::AccountingWait;
 use super::{Collector, Core};
 use crate::adapters::store::Store;
@@ -18,6 +20,9 @@ use crate::config::Config;
 use crate::domain::{
     EndLookup, LookupAnswers, LookupLimits, Owner, Resolution, StoredLookup, settle,
 };
+
+/// Digest that no row has.
+const NO_DIGEST: u64 = 0;
 
 /// Interval at which the wait of a lookup is stored. A restart loses at most this much of it.
 pub(super) const WAIT_STORE_INTERVAL: Duration = Duration::from_secs(30);
@@ -87,7 +92,7 @@ impl OpenLookup {
         self.age() + WAIT_STORE_INTERVAL * self.restarts
     }
 
-    fn accounting_returned(&mut self) {
+    fn begin_proof_again(&mut self) {
         self.accounting_back = Some(Instant::now());
         self.answers = LookupAnswers::default();
     }
@@ -109,13 +114,6 @@ impl OpenLookup {
             ..StoredLookup::default()
         }
     }
-}
-
-/// An open lookup of tasks that left an array's record.
-pub(super) struct OpenTaskLookup {
-    pub(super) open: OpenLookup,
-    /// Tasks that were missing when the wait began. Tasks that go missing later have a wait of their own.
-    pub(super) tasks: TaskSet,
 }
 
 impl Collector {
@@ -153,9 +151,9 @@ impl Collector {
         let tasks = core
             .task_lookups
             .values_mut()
-            .map(|lookup| &mut lookup.open);
+            .flat_map(OpenTaskLookup::open_lookups);
         for open in core.lookups.values_mut().chain(tasks) {
-            open.accounting_returned();
+            open.begin_proof_again();
         }
     }
 
@@ -180,7 +178,9 @@ impl Collector {
         core.waiting.unpublished.answered(ids);
         for (array, lookup) in &mut core.task_lookups {
             if ids.contains(&array.job_id) {
-                lookup.open.answered(alive.contains(array), &self.config);
+                let is_alive = alive.contains(array);
+                let waves = lookup.open_lookups();
+                waves.for_each(|open| open.answered(is_alive, &self.config));
             }
         }
         let Core {
@@ -229,6 +229,14 @@ impl Core {
 
     /// Restores the lookups that were open when the last process ended.
     pub(super) fn ask_on(&mut self) {
+        let arrays = self.run_store.iter();
+        let arrays = arrays.filter(|(_, tracked)| tracked.ask_submitted);
+        for array in arrays.map(|(run, _)| run).collect::<Vec<_>>() {
+            // A gap about an array names its owner, so its record is read again though its row has not changed.
+            if let Some(tracked) = self.run_store.get_mut(&array) {
+                tracked.digest = NO_DIGEST;
+            }
+        }
         let of_jobs = self.waiting.lookups.iter();
         self.lookups
             .extend(of_jobs.map(|(raw_id, stored)| (*raw_id, OpenLookup::of(stored))));
@@ -236,15 +244,14 @@ impl Core {
             let Some(stored) = &tracked.lookup else {
                 continue;
             };
-            let open = OpenLookup::of(stored);
             if tracked.is_array {
-                let tasks = stored.tasks.parse().unwrap_or_default();
                 self.task_lookups
-                    .insert(run.clone(), OpenTaskLookup { open, tasks });
+                    .insert(run.clone(), OpenTaskLookup::of(stored));
                 if let Some(job) = unpack(&stored.job) {
                     self.last.insert(&run, &job, &stored.owner);
                 }
             } else if !tracked.over() {
+                let open = OpenLookup::of(stored);
                 self.lookups.insert(tracked.raw_id, open);
             }
         }
@@ -290,30 +297,6 @@ impl Core {
         }
     }
 
-    /// Stores the lookup of missing tasks with their array, and the array's last payload.
-    pub(super) fn store_task_question(&mut self, array: &RunKey) {
-        let Some(lookup) = self.task_lookups.get(array) else {
-            return;
-        };
-        let stored = StoredLookup {
-            tasks: lookup.tasks.to_string(),
-            ..lookup.open.stored()
-        };
-        let last = self.last.get(array);
-        let Some(tracked) = self.run_store.get_mut(array) else {
-            return;
-        };
-        if is_news(tracked.lookup.as_deref(), &stored) {
-            let (job, owner) = last.unwrap_or_default();
-            tracked.lookup = Some(Box::new(StoredLookup {
-                job: pack(&job),
-                owner,
-                ..stored
-            }));
-            self.dirty.insert(Store::shard_of(tracked));
-        }
-    }
-
     /// Returns the owner of a run, from its payload or from a stored lookup.
     pub fn owner_then(&self, run: &RunKey) -> Option<Owner> {
         let stored = || Some(self.run_store.get(run)?.lookup.as_ref()?.owner.clone());
@@ -327,6 +310,9 @@ fn is_news(known: Option<&StoredLookup>, stored: &StoredLookup) -> bool {
             != (&stored.tasks, stored.restarts, stored.is_missing)
             || stored.waited < known.waited
             || stored.waited - known.waited >= WAIT_STORE_INTERVAL.as_secs()
+            || stored.later.len() != known.later.len()
+            || std::iter::zip(&known.later, &stored.later)
+                .any(|(known, stored)| is_news(Some(known), stored))
     })
 }
 
@@ -366,13 +352,13 @@ mod tests {
         };
         wait_and_answer(&mut open).await;
         assert_eq!(resolution(&open), Resolution::Absent);
-        open.accounting_returned();
+        open.begin_proof_again();
         assert_eq!(resolution(&open), Resolution::Open { ask: true });
         wait_and_answer(&mut open).await;
         assert_eq!(resolution(&open), Resolution::Absent);
         // Outages do not prolong it permanently.
         tokio::time::advance(Duration::from_secs(540)).await;
-        open.accounting_returned();
+        open.begin_proof_again();
         open.answered(false, &Config::default());
         assert_eq!(resolution(&open), Resolution::Absent);
     }

@@ -168,7 +168,10 @@ pub fn resolve_departed_tasks(
         next.canceller_pending = true;
         Slot::End
     } else {
-        Slot::TasksCancelled(now)
+        let after = next.rare.cancelled_at.map_or(now, |last| last + 1);
+        let at = now.max(after);
+        next.rare.cancelled_at = Some(at);
+        Slot::TasksCancelled(at)
     };
     let mut facts = Vec::new();
     let mut emitter = Emitter {

@@ -26,6 +26,19 @@ pub enum EndLookup {
     TasksOfUnlisted,
 }
 
+impl EndLookup {
+    /// Whether an array has no record of its own any more, as far as is known.
+    pub const fn is_record_absent(self) -> bool {
+        matches!(
+            self,
+            Self::TasksOfUnlisted
+                | Self::Tasks {
+                    record_absent: true
+                }
+        )
+    }
+}
+
 /// Time limits, from `[ingest]` of `mesh.toml`.
 #[derive(Clone, Copy, Debug)]
 pub struct LookupLimits {
@@ -73,15 +86,7 @@ pub fn settle(
 ) -> Resolution {
     // A record that the controller lacks and accounting has as alive is a contradiction, for example from a backup slurmctld with an old
     // state.
-    let contradicted = answers.alive
-        && matches!(
-            lookup,
-            EndLookup::End
-                | EndLookup::TasksOfUnlisted
-                | EndLookup::Tasks {
-                    record_absent: true
-                }
-        );
+    let contradicted = answers.alive && (lookup == EndLookup::End || lookup.is_record_absent());
     let unanswered = limits.accounting && answers.count == 0;
     if at_most >= limits.within {
         // The run has ended, and without a record it is unknown how.
@@ -122,6 +127,9 @@ pub struct StoredLookup {
     /// Missing tasks, in Slurm's notation.
     #[serde(rename = "t", default, skip_serializing_if = "String::is_empty")]
     pub tasks: String,
+    /// Lookups of tasks that went missing later.
+    #[serde(rename = "l", default, skip_serializing_if = "Vec::is_empty")]
+    pub later: Vec<Self>,
     /// Owner of the run.
     #[serde(rename = "o", default)]
     pub owner: Owner,

@@ -69,7 +69,7 @@ fn apply(state: &mut RunState, kind: EventType, event: &Event, payload: &JobEven
         EventType::JobUpdated => (state.usage_pending, state.exit_code) = (false, None),
         EventType::JobCorrected => correct(state, event, n, job),
         // Single tasks of an array, which goes on.
-        EventType::JobCancelled if event.id_source.is_some() => cancel(state, payload),
+        EventType::JobCancelled if event.id_source.is_some() => cancel(state, event, payload),
         kind if kind.is_end() => end(state, kind, event, payload),
         _ => {}
     }
@@ -99,7 +99,9 @@ fn correct(state: &mut RunState, event: &Event, n: u64, job: Option<&Job>) {
     }
 }
 
-fn cancel(state: &mut RunState, payload: &JobEvent) {
+fn cancel(state: &mut RunState, event: &Event, payload: &JobEvent) {
+    let at = event.observed_at.as_ref().map(|at| at.seconds);
+    state.rare.cancelled_at = state.rare.cancelled_at.max(at);
     if let Ok(tasks) = payload.array_tasks.parse::<TaskSet>() {
         let all = TaskSet::new(state.cancelled_tasks().iter().chain(tasks.iter()));
         state.rare.cancelled = Some(all.to_string());

@@ -18,6 +18,7 @@ use mesh_events::proto::mesh::event::v1::event::Payload;
 use mesh_testkit::NatsServer;
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
+use slurm_types::TaskSet;
 use tokio::runtime::Builder;
 use tokio_util::sync::CancellationToken;
 
@@ -34,6 +35,11 @@ fn ends(question: &Question, submit: i64, event: &Event) -> bool {
         _ => question.run(submit).entity_key(),
     };
     if let Some(Payload::Capture(gap)) = &event.payload {
+        if question.kind == Kind::LaterTask {
+            let mut words = gap.not_recoverable.split(' ');
+            let tasks = words.by_ref().skip_while(|word| *word != "tasks").nth(1);
+            return words.any(|word| word == key) && tasks.is_some_and(has_later_task);
+        }
         let is_usage = gap.not_recoverable.starts_with("resource usage");
         let mut words = gap.not_recoverable.split([' ', ',']);
         return event.r#type == "capture.gap_closed"
@@ -45,13 +51,26 @@ fn ends(question: &Question, submit: i64, event: &Event) -> bool {
             "job.completed"
         }
         Kind::EarlierEnd | Kind::ReportedEarlierEnd => "job.requeued",
-        Kind::Task | Kind::Array | Kind::SubmittedTasks | Kind::UnseenId => "job.cancelled",
+        Kind::Task | Kind::LaterTask | Kind::Array | Kind::SubmittedTasks | Kind::UnseenId => {
+            "job.cancelled"
+        }
         Kind::Usage => "job.updated",
         Kind::Canceller => "job.corrected",
         Kind::UnseenEarlierEnd => "job.submitted",
         Kind::Resized => "job.started",
     };
+    if question.kind == Kind::LaterTask
+        && !matches!(&event.payload, Some(Payload::Job(job)) if has_later_task(&job.array_tasks))
+    {
+        return false;
+    }
     event.entity_key() == key && event.r#type == kind
+}
+
+/// Whether tasks contain the one that left its array later.
+fn has_later_task(tasks: &str) -> bool {
+    let tasks: Result<TaskSet, _> = tasks.parse();
+    tasks.is_ok_and(|tasks| tasks.iter().any(|task| task == 1))
 }
 
 const fn is_gap(event: &Event) -> bool {

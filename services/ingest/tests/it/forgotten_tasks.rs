@@ -3,9 +3,10 @@
 use crate::cluster::Cluster;
 use crate::forgotten::{FAST, forgetful, wait_all_purged};
 use crate::mesh::{DEADLINE, Mesh, Running, payload};
-use crate::stand_in::StandIn;
+use crate::stand_in::{POLL, StandIn};
 use mesh_events::Event;
 use mesh_events::proto::mesh::event::v1::Confidence;
+use mesh_events::proto::mesh::event::v1::event::Payload;
 use mesh_testkit::wait_for;
 use std::time::Duration;
 
@@ -71,6 +72,46 @@ async fn a_cancelled_task_is_published_with_its_owner_by_the_next_ingest() {
     wait_all_purged(cluster).await;
     let ingest = mesh.ingest(cluster, PATIENT).await.ready().await;
     published_with_owner(&mesh, array).await;
+    ingest.stop().await;
+}
+
+/// Accounting is away. The wait for the second task does not begin when that for the first one has ended.
+#[tokio::test(flavor = "multi_thread")]
+async fn tasks_that_are_cancelled_one_after_the_other_are_waited_for_at_the_same_time() {
+    let cluster = forgetful().await;
+    let cluster = cluster.as_ref().unwrap();
+    let mesh = Mesh::start().await;
+    let stand_in = StandIn::new(cluster);
+    let settings =
+        "poll_interval = \"500ms\"\nmissing_record_timeout = \"3s\"\nresolution_timeout = \"30s\"";
+    let ingest = mesh.ingest_through(&stand_in, cluster, settings).await;
+    let ingest = ingest.ready().await;
+    let options = ["--array=0-5", "--begin=now+1hour"];
+    let array = cluster.sbatch(&options, "true").await;
+    mesh.wait_history(array, "submitted").await;
+    stand_in.override_output("sacct", "exit 1");
+    let mut cancelled = Vec::new();
+    for task in [3, 5] {
+        let id = format!("{array}_{task}");
+        cluster.run("alice", &["scancel", &id]).await;
+        cancelled.push(chrono::Utc::now().timestamp());
+        // Longer than tasks join the wait of others.
+        stand_in.wait_calls(POLL, 24).await;
+    }
+    let mut published = Vec::new();
+    for task in [3, 5] {
+        let tasks = format!("tasks {task} of job/{array}/");
+        let gap = mesh.wait_event("the gap", |event| match &event.payload {
+            Some(Payload::Capture(gap)) => gap.not_recoverable.contains(&tasks),
+            _ => false,
+        });
+        published.push(gap.await.observed_at.unwrap().seconds);
+    }
+    let (began, ended) = (cancelled[1] - cancelled[0], published[1] - published[0]);
+    assert!((ended - began).abs() < 15, "{began} s, {ended} s");
+    stand_in.truth("sacct");
+    cluster.run("alice", &["scancel", &array.to_string()]).await;
+    mesh.assert_no_duplicates();
     ingest.stop().await;
 }
 

@@ -39,6 +39,9 @@ pub struct RareState {
     /// Tasks whose cancellation was published before accounting was asked about the submission, which lists them again.
     #[serde(rename = "cx", default, skip_serializing_if = "Option::is_none")]
     pub cancelled: Option<String>,
+    /// Unix second in the id of the last cancellation of single tasks. Two in one second would have one id.
+    #[serde(rename = "cs", default, skip_serializing_if = "Option::is_none")]
+    pub cancelled_at: Option<i64>,
     /// Whether no record has shown the published start.
     #[serde(rename = "bi", default, skip_serializing_if = "is_false")]
     pub start_is_inferred: bool,
@@ -55,6 +58,7 @@ static NONE: RareState = RareState {
     remaining: None,
     left: None,
     cancelled: None,
+    cancelled_at: None,
     start_is_inferred: false,
 };
 

@@ -8,7 +8,8 @@ use slurm_client::{AccountingRecord, ArrayPosition, ArrayTasks, Error as SlurmEr
 use slurm_types::{ExitCode, JobId, JobState, UnixTime};
 
 use super::world::{
-    EPILOG_STEPS, Kind, LOST_AT_FIRST, NEXT_RUN_STEPS, PURGE_STEPS, Question, Step, World,
+    EPILOG_STEPS, Kind, LOST_AT_FIRST, NEXT_RUN_STEPS, PURGE_STEPS, Question, Step, WAVE_STEPS,
+    World,
 };
 use crate::domain::Evidence;
 
@@ -165,7 +166,9 @@ impl Model {
                 resize_time: self.at(5),
                 ..runs
             },
-            (Kind::Task | Kind::Array, false) => array("0-9"),
+            (Kind::LaterTask, false) if poll + WAVE_STEPS >= question.opens => array("1-9"),
+            (Kind::LaterTask, true) => array("2-9"),
+            (Kind::Task | Kind::Array | Kind::LaterTask, false) => array("0-9"),
             (Kind::Task, true) | (Kind::SubmittedTasks, _) => array("1-9"),
             (Kind::Usage, true) => completed,
             (Kind::Canceller, false) => waits,
@@ -272,7 +275,9 @@ impl Model {
                 row("RUNNING"),
             ),
             // What leaves no record never has one.
-            Kind::Task | Kind::SubmittedTasks => (array("PENDING"), array("PENDING")),
+            Kind::Task | Kind::LaterTask | Kind::SubmittedTasks => {
+                (array("PENDING"), array("PENDING"))
+            }
             Kind::Array => (array("CANCELLED"), array("PENDING")),
             Kind::UnseenId => (waits("CANCELLED"), waits("PENDING")),
             Kind::Canceller => (

@@ -15,6 +15,8 @@ pub(super) const NEXT_RUN_STEPS: u64 = 4;
 pub(super) const PURGE_STEPS: u64 = 24;
 /// Steps before the question during which slurmctld does not have the run for the first time.
 pub(super) const LOST_AT_FIRST: Range<u64> = 20..40;
+/// Steps between the task of [`Kind::LaterTask`] and the one that left its array before.
+pub(super) const WAVE_STEPS: u64 = 10;
 /// Steps that slurmctld needs to report what happened during an outage of accounting.
 const REPORT_STEPS: u64 = 2;
 /// Steps with faults.
@@ -30,6 +32,8 @@ pub(super) enum Kind {
     EarlierEnd,
     /// What became of a task that left its array?
     Task,
+    /// What became of a task that left its array while another one was waited for?
+    LaterTask,
     /// What became of an array?
     Array,
     /// What did a run use?
@@ -57,7 +61,7 @@ pub(super) enum Kind {
     LostTwice,
 }
 
-pub(super) const KINDS: [Kind; 14] = [
+pub(super) const KINDS: [Kind; 15] = [
     Kind::End,
     Kind::EarlierEnd,
     Kind::Task,
@@ -72,6 +76,7 @@ pub(super) const KINDS: [Kind; 14] = [
     Kind::UnseenEarlierEnd,
     Kind::ShortNextRun,
     Kind::Resized,
+    Kind::LaterTask,
 ];
 
 #[derive(Clone, Debug)]

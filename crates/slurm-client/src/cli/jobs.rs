@@ -50,8 +50,9 @@ impl Cli {
         let (texts, output) = self.list(&ids).await?;
         let drifts = self.drifts.clone();
         let text = in_background(move || listed(&output, &texts, &ids, &drifts)).await?;
-        let retried = sort_into(&mut answer, order, text, max_retries);
+        let (retried, absent) = sort_into(&mut answer, order, text, max_retries);
         self.look_up_by_id(retried, &mut answer).await?;
+        answer.check_list(&absent);
         Ok(answer)
     }
 
@@ -219,7 +220,7 @@ fn listed(
     long_jobs(output, texts, |id, record| {
         *count.entry(id).or_default() += 1;
         match record {
-            Ok(record) if roots(&record).any(|root| ids.contains(&root)) => {
+            Ok(record) if record.request_ids().any(|root| ids.contains(&root)) => {
                 drifts.job(Ok(&record));
                 text.records.push(record);
             }
@@ -275,18 +276,18 @@ fn read_one(
 }
 
 /// Moves the records of requested jobs from a list of all jobs into the result. Returns the first jobs without a clear record, in the order of
-/// the request and up to the limit, which are read by id. The others are unclear or unlisted.
+/// the request and up to the limit, which are read by id, and those of them that the list lacks. The others are unclear or unlisted.
 pub(crate) fn sort_into(
     answer: &mut JobLookup,
     order: &[JobId],
     text: ParsedJobs,
     max_retries: usize,
-) -> Vec<JobId> {
+) -> (Vec<JobId>, BTreeSet<JobId>) {
     let ids: BTreeSet<JobId> = order.iter().copied().collect();
     let ParsedJobs { records, unclear } = text;
     let mut seen: BTreeSet<JobId> = BTreeSet::new();
     for record in records {
-        let roots: Vec<JobId> = roots(&record).filter(|id| ids.contains(id)).collect();
+        let roots: Vec<JobId> = record.request_ids().filter(|id| ids.contains(id)).collect();
         if !roots.is_empty() {
             seen.extend(roots);
             answer.found.push(record);
@@ -308,17 +309,13 @@ pub(crate) fn sort_into(
             answer.unlisted.push(id);
         }
     }
-    retried
+    let is_absent = |id: &JobId| !unclear.contains_key(id);
+    let absent = retried.iter().copied().filter(is_absent).collect();
+    (retried, absent)
 }
 
 pub(crate) fn belongs_to(record: &JobRecord, id: JobId) -> bool {
-    roots(record).any(|root| root == id)
-}
-
-/// The ids by which a record can be requested.
-fn roots(record: &JobRecord) -> impl Iterator<Item = JobId> + use<> {
-    let roots = [record.job_id, record.array_job_id, record.het_job_id];
-    roots.into_iter().flatten()
+    record.request_ids().any(|root| root == id)
 }
 
 #[cfg(test)]
@@ -339,9 +336,37 @@ mod tests {
         };
         let mut answer = JobLookup::default();
         let order = ids(&[9, 7, 8, 9, 1, 3, 2]);
-        assert_eq!(sort_into(&mut answer, &order, text, 2), ids(&[9, 8]));
+        let (retried, absent) = sort_into(&mut answer, &order, text, 2);
+        assert_eq!(retried, ids(&[9, 8]));
+        assert_eq!(absent, ids(&[8, 9]).into_iter().collect());
         assert_eq!(answer.unlisted, ids(&[1, 2]));
         assert_eq!(answer.unclear, [(JobId::new(3).unwrap(), "why".to_owned())]);
         assert_eq!(answer.found.len(), 1);
+    }
+
+    #[test]
+    fn a_list_without_a_job_that_is_found_by_its_id_proves_nothing_about_the_others() {
+        let id = |id: u32| JobId::new(id).unwrap();
+        let by_id = |found: &[u32]| {
+            let mut answer = JobLookup::default();
+            let order = [id(9), id(8), id(1), id(3)];
+            let text = ParsedJobs {
+                records: Vec::new(),
+                unclear: vec![(id(9), parse::Rejected::of("why", ""))],
+            };
+            let (_, absent) = sort_into(&mut answer, &order, text, 2);
+            let record = |job_id: &u32| JobRecord {
+                array_job_id: JobId::new(*job_id),
+                ..JobRecord::default()
+            };
+            answer.found = found.iter().map(record).collect();
+            answer.check_list(&absent);
+            let unclear: Vec<JobId> = answer.unclear.iter().map(|(id, _)| *id).collect();
+            (answer.unlisted, unclear)
+        };
+        assert_eq!(by_id(&[]), (vec![id(1), id(3)], vec![]));
+        // The list has its record, which could not be read.
+        assert_eq!(by_id(&[9]), (vec![id(1), id(3)], vec![]));
+        assert_eq!(by_id(&[8]), (vec![], vec![id(1), id(3)]));
     }
 }

@@ -1,5 +1,7 @@
 //! The controller's full record of a job.
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
 use slurm_types::no_val::real_u32;
 use slurm_types::{ExitCode, JobId, JobRef, JobState, TaskSet, TimeLimit, Tres, UnixTime};
@@ -53,10 +55,24 @@ pub struct JobLookup {
     pub found: Vec<JobRecord>,
     /// Ids unknown to the controller: ended longer than `MinJobAge` ago, or never existed.
     pub missing: Vec<JobId>,
-    /// Ids that are absent from the controller's list of all jobs and were not looked up individually: probably missing.
+    /// Ids that are absent from the controller's list of all jobs and were not looked up individually: probably missing. Every job that the list
+    /// lacks and that was looked up is missing.
     pub unlisted: Vec<JobId>,
     /// Ids for which the response proves nothing, with the reason. Retry.
     pub unclear: Vec<(JobId, String)>,
+}
+
+impl JobLookup {
+    /// Makes the unlisted ids unclear if a job that the list lacks (`absent`) was found by its id: the list was cut, although its status was 0.
+    pub fn check_list(&mut self, absent: &BTreeSet<JobId>) {
+        let is_absent = |record: &JobRecord| record.request_ids().any(|id| absent.contains(&id));
+        if self.found.iter().any(is_absent) {
+            let unlisted = std::mem::take(&mut self.unlisted).into_iter();
+            let problem = "the list of all jobs lacks jobs that the controller has";
+            self.unclear
+                .extend(unlisted.map(|id| (id, problem.to_owned())));
+        }
+    }
 }
 
 /// Resources that a job holds on one node, or on several nodes alike.
@@ -234,6 +250,12 @@ pub struct JobRecord {
 }
 
 impl JobRecord {
+    /// The ids by which it can be requested: its own, that of its array, and that of its heterogeneous job.
+    pub fn request_ids(&self) -> impl Iterator<Item = JobId> + use<> {
+        let ids = [self.job_id, self.array_job_id, self.het_job_id];
+        ids.into_iter().flatten()
+    }
+
     /// The id as people write it: `123`, `123_4`, `123_[1-5]`, `123+1`.
     pub fn job_ref(&self) -> Option<JobRef> {
         let id = self.job_id?;

@@ -33,21 +33,23 @@ impl Rest {
     pub(crate) async fn jobs(&self, order: &[JobId]) -> Result<JobLookup, Error> {
         let ids: BTreeSet<JobId> = order.iter().copied().collect();
         let mut answer = JobLookup::default();
-        let by_id = if ids.len() > max_single_lookups(self.cached_queue().rows(), self.pace) {
-            let before = self.newest();
-            let (records, envelope) = self
-                .list(JOBS, Family::Controller, "jobs", "", json::job)
-                .await?
-                .ok_or_else(|| nothing(JOBS))?;
-            self.check_age(JOBS, before, &envelope)?;
-            let text = text(records, &self.drifts);
-            sort_into(&mut answer, order, text, MAX_SINGLE_LOOKUPS)
-        } else {
-            ids.into_iter().collect()
-        };
+        let (by_id, absent) =
+            if ids.len() > max_single_lookups(self.cached_queue().rows(), self.pace) {
+                let before = self.newest();
+                let (records, envelope) = self
+                    .list(JOBS, Family::Controller, "jobs", "", json::job)
+                    .await?
+                    .ok_or_else(|| nothing(JOBS))?;
+                self.check_age(JOBS, before, &envelope)?;
+                let text = text(records, &self.drifts);
+                sort_into(&mut answer, order, text, MAX_SINGLE_LOOKUPS)
+            } else {
+                (ids.into_iter().collect(), BTreeSet::new())
+            };
         for id in by_id {
             self.one_job(id, &mut answer).await?;
         }
+        answer.check_list(&absent);
         Ok(answer)
     }
 

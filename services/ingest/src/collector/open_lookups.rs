@@ -10,6 +10,7 @@ use base64::engine::general_purpose::STANDARD;
 use mesh_events::RunKey;
 use mesh_events::proto::mesh::job::v1::Job;
 use prost::Message as _;
+use slurm_types::JobId;
 use tokio::time::Instant;
 
 pub(super) use self::task_lookups::{OpenTaskLookup, TaskWave, tasks_of};
@@ -128,6 +129,32 @@ impl Collector {
             let waited = (open.waited(), open.waited_at_most());
             settle(lookup, waited, open.answers, limits)
         })
+    }
+
+    /// Returns the jobs among these whose absence is concluded if the next answer lacks them, too.
+    pub async fn due_jobs(&self, ids: &BTreeSet<JobId>) -> BTreeSet<JobId> {
+        let core = self.core.lock().await;
+        let is_due = |id: &&JobId| {
+            let open = core.lookups.get(&id.get());
+            open.is_some_and(|open| self.is_over(EndLookup::End, open))
+        };
+        ids.iter().filter(is_due).copied().collect()
+    }
+
+    /// The same of arrays.
+    pub async fn due_arrays(&self, ids: &BTreeSet<JobId>) -> BTreeSet<JobId> {
+        let core = self.core.lock().await;
+        let is_over = |wave: &TaskWave| self.is_over(EndLookup::TasksOfUnlisted, &wave.open);
+        let due = core
+            .task_lookups
+            .iter()
+            .filter(|(_, lookup)| lookup.waves().iter().any(is_over));
+        let due = due.filter_map(|(array, _)| JobId::new(array.job_id));
+        due.filter(|id| ids.contains(id)).collect()
+    }
+
+    fn is_over(&self, lookup: EndLookup, open: &OpenLookup) -> bool {
+        !matches!(self.settled(lookup, Some(open)), Resolution::Open { .. })
     }
 
     /// Describes accounting's answers for the message of a gap.

@@ -22,7 +22,7 @@ pub enum EndLookup {
         /// Whether the array has no record of its own any more.
         record_absent: bool,
     },
-    /// The same of an array that a list of all jobs does not have. Only the time ends that wait, as the array was not read by id.
+    /// The same of an array that a list of all jobs does not have. Only the time ends that wait, and with a gap, as the array was not read by id.
     TasksOfUnlisted,
 }
 
@@ -90,7 +90,8 @@ pub fn settle(
     let unanswered = limits.accounting && answers.count == 0;
     if at_most >= limits.within {
         // The run has ended, and without a record it is unknown how.
-        return if contradicted || unanswered || lookup == EndLookup::End {
+        let is_unproven = matches!(lookup, EndLookup::End | EndLookup::TasksOfUnlisted);
+        return if contradicted || unanswered || is_unproven {
             Resolution::Unknowable
         } else {
             Resolution::Absent
@@ -230,7 +231,7 @@ mod tests {
             if settled == Some(Resolution::Absent) {
                 prop_assert!(waited >= 30);
                 prop_assert!(!accounting || answers.count > 0);
-                prop_assert!(lookup != EndLookup::End);
+                prop_assert!(lookup != EndLookup::End && lookup != EndLookup::TasksOfUnlisted);
             }
         }
 

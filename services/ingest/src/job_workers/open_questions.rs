@@ -262,6 +262,24 @@ fn more_jobs_are_missing_than_are_read_by_id() {
     }
 }
 
+/// For an hour, lists of all jobs are cut after few of them, with status 0. The client reads one of the others by id at each poll.
+#[test]
+fn a_list_that_is_cut_ends_no_job_and_no_array() {
+    let questions = (1_001..1_081).map(|id| Question {
+        kind: if id % 2 == 0 { Kind::End } else { Kind::Array },
+        id,
+        opens: u64::MAX / 2,
+        answer: None,
+        alive: false,
+    });
+    let world = Arc::new(World {
+        by_id: 1,
+        cut: Some((5..200, 1_004)),
+        ..World::new(questions.collect(), vec![Step::QUIET], None)
+    });
+    assert_eq!(play_alone("cut", &world), BTreeMap::new());
+}
+
 /// A backup slurmctld with an older state does not have a job, and then it is there again, with the row that it had. The wait for its end
 /// begins only when it is really gone.
 #[test]

@@ -8,7 +8,7 @@ use slurm_client::{JobLookup, JobRecord};
 use slurm_types::JobId;
 
 use super::Poller;
-use super::selection::{ArrayRecord, ChangedJobs, OpenArray, Rotation, absent};
+use super::selection::{ArrayRecord, ChangedJobs, OpenArray, Rotation, absent, due_first};
 use crate::Error;
 use crate::collector::{ArrayPresence, MissingJob, TracedObservation};
 use crate::domain::Observation;
@@ -82,7 +82,9 @@ impl<S: JobQueries> Poller<S> {
             return Ok(None);
         }
         let order = self.rotations.jobs.order(missing);
-        let answer = match unless_stopped(&self.shutdown, self.slurm.jobs(&order)).await? {
+        let due = self.collector.due_jobs(missing).await;
+        let asked = due_first(&order, &due);
+        let answer = match unless_stopped(&self.shutdown, self.slurm.jobs(&asked)).await? {
             Ok(answer) => answer,
             Err(error) => return self.unavailable(&error).await.map(Some),
         };
@@ -131,13 +133,29 @@ impl<S: JobQueries> Poller<S> {
         cause: &Cause,
         arrays: Vec<OpenArray>,
     ) -> Result<Option<Duration>, Error> {
-        let absent = self.rotations.arrays.order(&absent(&arrays));
-        let answer = match unless_stopped(&self.shutdown, self.slurm.jobs(&absent)).await? {
+        let absent = absent(&arrays);
+        let order = self.rotations.arrays.order(&absent);
+        let due = self.collector.due_arrays(&absent).await;
+        let asked = due_first(&order, &due);
+        let answer = match unless_stopped(&self.shutdown, self.slurm.jobs(&asked)).await? {
             Ok(answer) => answer,
             Err(error) => return self.unavailable(&error).await.map(Some),
         };
-        let unlisted = answer.unlisted.iter().copied().collect();
-        self.rotations.arrays.were_read(&absent, &unlisted);
+        let unlisted: BTreeSet<JobId> = answer.unlisted.iter().copied().collect();
+        let unclear = answer.unclear.iter().map(|(id, _)| *id);
+        let unread = unlisted.iter().copied().chain(unclear).collect();
+        self.rotations.arrays.were_read(&order, &unread);
+        // No poll reads an array of which it has no row.
+        let found = answer
+            .found
+            .iter()
+            .filter_map(|record| Observation::from_controller(&self.collector.cluster, record));
+        let found = found.filter(|found| {
+            let mut open = arrays.iter();
+            open.any(|array| array.record == ArrayRecord::Absent && array.run == found.run)
+        });
+        let readings = found.map(TracedObservation::new).collect();
+        self.collector.absorb(cause, readings).await?;
         let mut ask = BTreeSet::new();
         for OpenArray { run, record } in arrays {
             let presence = match record {

@@ -165,6 +165,18 @@ impl Rotation {
     }
 }
 
+/// Number of jobs that the client reads by id although a list of all jobs lacks them.
+const MAX_READ_BY_ID: usize = 16;
+
+/// Puts some of the jobs whose wait is over first, so that they are read by id before their absence is concluded. They are spread over all of
+/// these jobs: an answer that was cut lacks neighbours.
+pub(super) fn due_first(order: &[JobId], due: &BTreeSet<JobId>) -> Vec<JobId> {
+    let step = due.len().div_ceil(MAX_READ_BY_ID).max(1);
+    let first: BTreeSet<JobId> = due.iter().copied().step_by(step).collect();
+    let others = order.iter().copied().filter(|id| !first.contains(id));
+    first.iter().copied().chain(others).collect()
+}
+
 /// An array with departed tasks.
 pub(super) struct OpenArray {
     pub(super) run: RunKey,
@@ -355,5 +367,21 @@ mod tests {
         ];
         let expected = [1, 4].into_iter().filter_map(JobId::new).collect();
         assert_eq!(absent(&arrays), expected);
+    }
+
+    #[test]
+    fn jobs_whose_wait_is_over_are_read_by_id_first_and_spread() {
+        let ids = |ids: &mut dyn Iterator<Item = u32>| -> BTreeSet<JobId> {
+            ids.filter_map(JobId::new).collect()
+        };
+        let order: Vec<JobId> = ids(&mut (1..=100)).into_iter().collect();
+        assert_eq!(due_first(&order, &BTreeSet::new()), order);
+        let few = due_first(&order, &ids(&mut [70, 90].into_iter()));
+        assert_eq!(few[..3], [order[69], order[89], order[0]]);
+        let many = due_first(&order, &ids(&mut (21..=100)));
+        let first: Vec<u32> = many[..17].iter().map(|id| id.get()).collect();
+        let spread = (0..16).map(|n| 21 + 5 * n).chain([1]);
+        assert_eq!(first, spread.collect::<Vec<_>>());
+        assert_eq!(many.iter().collect::<BTreeSet<_>>().len(), 100);
     }
 }

@@ -1,5 +1,6 @@
 //! What the model answers to ingest's queries.
 
+use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::time::Duration;
 
@@ -21,14 +22,22 @@ impl Model {
     /// As the client: of what a list of all jobs lacks, the first ones are read by id.
     fn lookup(&self, ids: &[JobId]) -> Result<JobLookup, SlurmError> {
         self.slurmctld()?;
-        let mut answer = JobLookup::default();
+        let (mut answer, mut absent) = (JobLookup::default(), BTreeSet::new());
         for id in ids {
-            match self.records().find(|record| record.job_id == Some(*id)) {
-                Some(record) => answer.found.push(record),
-                None if answer.missing.len() < self.by_id() => answer.missing.push(*id),
-                None => answer.unlisted.push(*id),
+            let record = self.records().find(|record| record.job_id == Some(*id));
+            match record {
+                Some(record) if !self.is_cut(id.get()) => answer.found.push(record),
+                _ if absent.len() >= self.by_id() => answer.unlisted.push(*id),
+                record => {
+                    absent.insert(*id);
+                    match record {
+                        Some(record) => answer.found.push(record),
+                        None => answer.missing.push(*id),
+                    }
+                }
             }
         }
+        answer.check_list(&absent);
         Ok(answer)
     }
 }
@@ -59,7 +68,7 @@ impl JobQueries for Model {
     async fn list_queue(&self) -> Result<QueueListing, SlurmError> {
         let step = self.slurmctld()?;
         let shown = self.questions().iter().enumerate();
-        let shown = shown.filter(|(n, _)| !step.leaves_out(*n));
+        let shown = shown.filter(|(n, question)| !step.leaves_out(*n) && !self.is_cut(question.id));
         Ok(QueueListing {
             started_at: UnixTime::from_secs(self.submit + 200),
             rows: shown

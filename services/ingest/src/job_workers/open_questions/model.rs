@@ -55,6 +55,12 @@ impl Model {
         self.world.by_id
     }
 
+    /// Whether the lists of all jobs end before a job at this step.
+    pub(super) fn is_cut(&self, id: u32) -> bool {
+        let cut = self.world.cut.as_ref();
+        cut.is_some_and(|(polls, last)| polls.contains(&self.poll()) && id > *last)
+    }
+
     pub(super) fn poll(&self) -> u64 {
         self.step.load(Ordering::Relaxed)
     }

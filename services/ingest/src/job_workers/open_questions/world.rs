@@ -190,6 +190,8 @@ pub(super) struct World {
     pub(super) steps: Vec<Step>,
     /// Polls during which accounting is away without a break.
     pub(super) outage: Option<Range<u64>>,
+    /// Polls during which lists of all jobs end at an id, and that id.
+    pub(super) cut: Option<(Range<u64>, u32)>,
     /// Missing jobs that the client reads by id; it only finds the others unlisted.
     pub(super) by_id: usize,
 }
@@ -210,6 +212,7 @@ impl World {
             questions,
             steps,
             outage,
+            cut: None,
             by_id: 16,
         }
     }

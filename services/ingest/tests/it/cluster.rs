@@ -1,5 +1,7 @@
 //! One real Slurm cluster for all tests of this binary. It is removed when the process ends.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
@@ -91,6 +93,13 @@ impl Cluster {
     /// Ends [`Self::until_let_go`] in the script of this job.
     pub fn let_go(&self, job: u32) {
         std::fs::write(self.folder.join(format!("go-{job}")), "").unwrap();
+    }
+
+    /// A file that does not exist, in a folder in which every user may make it.
+    pub fn new_marker(&self) -> PathBuf {
+        let folder = tempfile::tempdir_in(&self.folder).unwrap().keep();
+        std::fs::set_permissions(&folder, Permissions::from_mode(0o777)).unwrap();
+        folder.join("made")
     }
 
     /// Waits until squeue shows a job (or one of its tasks) in a state.

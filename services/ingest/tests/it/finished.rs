@@ -1,6 +1,5 @@
-//! Finished jobs that are requeued while ingest is stopped: accounting of 22.05 and 24.11 overwrites the row of the run that had ended.
-
-use std::time::Duration;
+//! Finished jobs that are requeued while ingest is stopped: accounting of 22.05 and 24.11 overwrites the row of the run that had ended. Here a
+//! doorbell reports the end.
 
 use mesh_events::proto::mesh::event::v1::Confidence;
 use mesh_events::proto::mesh::event::v1::event::Payload;
@@ -8,21 +7,21 @@ use mesh_testkit::wait_for;
 
 use crate::cluster::{self, Cluster};
 use crate::doorbell::ring;
-use crate::forged::{field, wait_restarts};
+use crate::forged::field;
 use crate::forgotten::{forgetful, wait_all_purged};
 use crate::mesh::{DEADLINE, Mesh, payload};
-use crate::stand_in::{POLL, StandIn};
+use crate::stand_in::StandIn;
 
 /// A job whose first run was seen to start, and slurmctld's data of its end before it was requeued. Ingest is stopped from its start on.
-struct Requeued {
-    job: u32,
-    submit: String,
-    start: String,
-    end: i64,
+pub struct Requeued {
+    pub job: u32,
+    pub submit: String,
+    pub start: String,
+    pub end: i64,
 }
 
 /// A job whose first run was seen to start, and ends with this exit code once ingest is stopped. A requeued one continues.
-async fn ended_unseen(mesh: &Mesh, cluster: &Cluster, settings: &str, exit_code: u8) -> u32 {
+pub async fn ended_unseen(mesh: &Mesh, cluster: &Cluster, settings: &str, exit_code: u8) -> u32 {
     let job = started(mesh, cluster, settings, exit_code).await;
     cluster.let_go(job);
     let state = match exit_code {
@@ -33,7 +32,7 @@ async fn ended_unseen(mesh: &Mesh, cluster: &Cluster, settings: &str, exit_code:
     job
 }
 
-async fn started(mesh: &Mesh, cluster: &Cluster, settings: &str, exit_code: u8) -> u32 {
+pub async fn started(mesh: &Mesh, cluster: &Cluster, settings: &str, exit_code: u8) -> u32 {
     let ingest = mesh.ingest(cluster, settings).await.ready().await;
     let script = format!(
         "[ \"${{SLURM_RESTART_COUNT:-0}}\" -gt 0 ] && sleep 300; {}; exit {exit_code}",
@@ -45,13 +44,13 @@ async fn started(mesh: &Mesh, cluster: &Cluster, settings: &str, exit_code: u8) 
     job
 }
 
-async fn requeued_unseen(mesh: &Mesh, cluster: &Cluster, settings: &str) -> Requeued {
+pub async fn requeued_unseen(mesh: &Mesh, cluster: &Cluster, settings: &str) -> Requeued {
     let job = ended_unseen(mesh, cluster, settings, 3).await;
     requeue(cluster, job).await
 }
 
 /// Requeues a job that has ended.
-async fn requeue(cluster: &Cluster, job: u32) -> Requeued {
+pub async fn requeue(cluster: &Cluster, job: u32) -> Requeued {
     let [submit, start, end] = [
         field(cluster, job, "SubmitTime").await,
         field(cluster, job, "StartTime").await,
@@ -74,15 +73,24 @@ async fn requeue(cluster: &Cluster, job: u32) -> Requeued {
     }
 }
 
-/// Whether accounting has lost the end, and has only the requeue.
-async fn is_overwritten(cluster: &Cluster, job: u32) -> bool {
+/// Whether accounting has lost the end, and has only the requeue. It has the row of the next run only after that.
+pub async fn is_overwritten(cluster: &Cluster, job: u32) -> bool {
+    let rows = wait_for("accounting has the next run", DEADLINE, async || {
+        let rows = states_in_accounting(cluster, job).await;
+        (rows.len() > 1).then_some(rows)
+    });
+    rows.await.iter().any(|state| state == "REQUEUED")
+}
+
+/// The states of a job's runs in accounting.
+pub async fn states_in_accounting(cluster: &Cluster, job: u32) -> Vec<String> {
     let id = job.to_string();
     let ask = ["sacct", "-D", "-X", "-n", "-P", "-o", "State", "-j", &id];
     let states = cluster.run("root", &ask).await;
-    states.lines().any(|state| state == "REQUEUED")
+    states.lines().map(str::to_owned).collect()
 }
 
-async fn ring_end(mesh: &Mesh, published: &Requeued, state: &str, code: &str) {
+pub async fn ring_end(mesh: &Mesh, published: &Requeued, state: &str, code: &str) {
     let (id, end) = (published.job.to_string(), published.end.to_string());
     let environment = [
         ("JOBID", id.as_str()),
@@ -98,7 +106,7 @@ async fn ring_end(mesh: &Mesh, published: &Requeued, state: &str, code: &str) {
     ring(mesh, "JobComp", published.job, &environment).await;
 }
 
-const FIRST_RUN: &str = "submitted started failed | submitted";
+pub const FIRST_RUN: &str = "submitted started failed | submitted";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_end_reported_by_a_doorbell_is_published_although_accounting_lost_it() {
@@ -169,10 +177,8 @@ async fn a_doorbell_that_comes_late_corrects_what_the_steps_showed() {
     cluster.wait_state(job, "CANCELLED").await;
     let code = field(cluster, job, "ExitCode").await;
     let requeued = requeue(cluster, job).await;
-    let ingest = mesh.ingest(cluster, settings).await.ready().await;
-    // Longer than ingest waits for it.
-    tokio::time::sleep(Duration::from_secs(20)).await;
     let is_overwritten = is_overwritten(cluster, job).await;
+    let ingest = mesh.ingest(cluster, settings).await.ready().await;
     let (end, after) = match is_overwritten {
         true => ("requeued", "requeued corrected"),
         false => ("cancelled", "cancelled"),
@@ -266,286 +272,6 @@ async fn a_doorbell_that_comes_after_a_gap_is_published() {
         assert_eq!(failed.occurred_at.as_ref().unwrap().seconds, ended.end);
         assert_eq!(failed.job().unwrap().exit_code.unwrap().code, 3);
     }
-    mesh.assert_no_duplicates();
-    ingest.stop().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn without_a_true_doorbell_its_steps_show_the_end_and_it_is_inferred() {
-    let (cluster, _guard) = cluster::shared().await;
-    let mesh = Mesh::start().await;
-    let settings = "poll_interval = \"500ms\"\nmissing_record_timeout = \"3s\"";
-    let requeued = requeued_unseen(&mesh, cluster, settings).await;
-    // The row still has the exit code.
-    ring_end(&mesh, &requeued, "COMPLETED", "0:0").await;
-    let ingest = mesh.ingest(cluster, settings).await.ready().await;
-    mesh.wait_passed(requeued.job, FIRST_RUN).await;
-    let failed = mesh.last(requeued.job, "job.failed");
-    let expected = match is_overwritten(cluster, requeued.job).await {
-        true => Confidence::Inferred,
-        false => Confidence::Observed,
-    };
-    assert_eq!(failed.confidence(), expected);
-    let after = failed.occurred_at.as_ref().unwrap().seconds - requeued.end;
-    assert!((-1..=0).contains(&after), "{after} s after its end");
-    let id = requeued.job.to_string();
-    cluster.run("alice", &["scancel", &id]).await;
-    mesh.wait_history(
-        requeued.job,
-        "submitted started failed | submitted started cancelled",
-    )
-    .await;
-    mesh.assert_no_duplicates();
-    ingest.stop().await;
-}
-
-/// Accounting has the row of the requeue, and does not answer about steps until the doorbell comes.
-#[tokio::test(flavor = "multi_thread")]
-async fn an_end_of_which_the_steps_cannot_be_read_is_inferred_and_its_doorbell_corrects_it() {
-    let (cluster, _guard) = cluster::shared().await;
-    let mesh = Mesh::start().await;
-    let settings = "poll_interval = \"500ms\"\nmissing_record_timeout = \"3s\"";
-    let requeued = requeued_unseen(&mesh, cluster, settings).await;
-    let job = requeued.job;
-    let is_overwritten = is_overwritten(cluster, job).await;
-    let stand_in = StandIn::new(cluster);
-    // Only requests without `-X` have steps.
-    let without_steps = "case \" $* \" in *\" -X \"*) ;; *) exit 1 ;; esac";
-    stand_in.override_output("sacct", without_steps);
-    let ingest = mesh.ingest_through(&stand_in, cluster, settings).await;
-    let ingest = ingest.ready().await;
-    let end = match is_overwritten {
-        true => "requeued",
-        false => "failed",
-    };
-    mesh.wait_passed(job, &format!("submitted started {end} | submitted"))
-        .await;
-    let published = mesh.last(job, &format!("job.{end}"));
-    if is_overwritten {
-        assert_eq!(published.confidence(), Confidence::Inferred);
-        stand_in.truth("sacct");
-        ring_end(&mesh, &requeued, "FAILED", "3:0").await;
-        mesh.wait_passed(job, "submitted started requeued corrected | submitted")
-            .await;
-        let corrected = mesh.last(job, "job.corrected");
-        assert_eq!(corrected.confidence(), Confidence::Observed);
-        assert_eq!(payload(&corrected).corrects, published.id);
-        assert_eq!(corrected.job().unwrap().state, "FAILED");
-        let occurred_at = corrected.occurred_at.as_ref().unwrap();
-        assert_eq!(occurred_at.seconds, requeued.end);
-    } else {
-        assert_eq!(published.confidence(), Confidence::Observed);
-    }
-    cluster.run("alice", &["scancel", &job.to_string()]).await;
-    mesh.assert_no_duplicates();
-    ingest.stop().await;
-}
-
-/// Nothing rings but `job_submit.lua`, once, for another job.
-#[tokio::test(flavor = "multi_thread")]
-async fn with_hooks_off_a_run_between_two_polls_ends_as_its_steps_show() {
-    let (cluster, _guard) = cluster::shared().await;
-    let mesh = Mesh::start().await;
-    let settings = "poll_interval = \"1h\"\nmissing_record_timeout = \"3s\"";
-    let ingest = mesh.ingest(cluster, settings).await.ready().await;
-    let script = format!(
-        "[ \"${{SLURM_RESTART_COUNT:-0}}\" -gt 0 ] && sleep 300; {}; exit 3",
-        cluster.until_let_go()
-    );
-    let job = cluster.sbatch(&["--requeue"], &script).await;
-    cluster.wait_state(job, "RUNNING").await;
-    ring(&mesh, "JobSubmit", 0, &[]).await;
-    mesh.wait_history(job, "submitted started").await;
-    cluster.let_go(job);
-    cluster.wait_state(job, "FAILED").await;
-    let requeued = requeue(cluster, job).await;
-    assert_eq!(mesh.history(job), "submitted started");
-    ring(&mesh, "JobSubmit", 0, &[]).await;
-    mesh.wait_history(job, "submitted started failed | submitted started")
-        .await;
-    let failed = mesh.last(job, "job.failed");
-    let expected = match is_overwritten(cluster, job).await {
-        true => Confidence::Inferred,
-        false => Confidence::Observed,
-    };
-    assert_eq!(failed.confidence(), expected);
-    let after = failed.occurred_at.as_ref().unwrap().seconds - requeued.end;
-    assert!((-1..=0).contains(&after), "{after} s after its end");
-    cluster.run("alice", &["scancel", &job.to_string()]).await;
-    mesh.assert_no_duplicates();
-    ingest.stop().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_requeue_in_the_second_of_the_end_is_not_observed() {
-    let (cluster, _guard) = cluster::shared().await;
-    let mesh = Mesh::start().await;
-    let settings = "poll_interval = \"500ms\"\nmissing_record_timeout = \"3s\"";
-    let job = ended_unseen(&mesh, cluster, settings, 0).await;
-    let id = job.to_string();
-    cluster.run("root", &["scontrol", "requeue", &id]).await;
-    cluster.wait_state(job, "RUNNING").await;
-    let ingest = mesh.ingest(cluster, settings).await.ready().await;
-    let is_second_run = |event: &&mesh_events::Event| event.r#type == "job.submitted";
-    mesh.wait_event("the second run", |_| {
-        mesh.of_job(job).iter().filter(is_second_run).count() == 2
-    })
-    .await;
-    let ends = ["job.requeued", "job.completed"];
-    let ends = mesh
-        .of_job(job)
-        .into_iter()
-        .filter(|event| ends.contains(&event.r#type.as_str()));
-    let ends: Vec<_> = ends.map(|event| event.confidence()).collect();
-    let expected = match is_overwritten(cluster, job).await {
-        true => Confidence::Inferred,
-        false => Confidence::Observed,
-    };
-    assert_eq!(ends, [expected]);
-    cluster.run("alice", &["scancel", &id]).await;
-    ingest.stop().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_run_requeued_while_running_is_published_as_requeued() {
-    let (cluster, _guard) = cluster::shared().await;
-    let mesh = Mesh::start().await;
-    let settings = "poll_interval = \"500ms\"";
-    let ingest = mesh.ingest(cluster, settings).await.ready().await;
-    // Its program ends by itself when it is terminated.
-    let script = "trap \"exit 3\" TERM; sleep 300 & wait";
-    let job = cluster.sbatch(&["--requeue"], script).await;
-    mesh.wait_history(job, "submitted started").await;
-    ingest.stop().await;
-    tokio::time::sleep(Duration::from_secs(2)).await;
-    let id = job.to_string();
-    cluster.run("root", &["scontrol", "requeue", &id]).await;
-    cluster.wait_state(job, "RUNNING").await;
-    let ingest = mesh.ingest(cluster, settings).await.ready().await;
-    mesh.wait_passed(job, "submitted started requeued | submitted")
-        .await;
-    let requeued = mesh.last(job, "job.requeued");
-    let steps = ["sacct", "-DPj", &id, "-o", "jobid,state,exitcode,start,end"];
-    assert_eq!(
-        requeued.confidence(),
-        Confidence::Observed,
-        "{requeued:?}\n{}",
-        cluster.run("root", &steps).await
-    );
-    cluster.run("alice", &["scancel", &id]).await;
-    ingest.stop().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_hold_that_is_over_before_accounting_has_the_run_before_is_published() {
-    let (cluster, _guard) = cluster::shared().await;
-    let mesh = Mesh::start().await;
-    let settings = "poll_interval = \"500ms\"";
-    let ingest = mesh.ingest(cluster, settings).await.ready().await;
-    let script = "[ \"${SLURM_RESTART_COUNT:-0}\" -gt 0 ] || sleep 300; sleep 1";
-    let job = cluster.sbatch(&["--requeue"], script).await;
-    mesh.wait_history(job, "submitted started").await;
-    ingest.stop().await;
-    let id = job.to_string();
-    cluster.run("root", &["scontrol", "requeuehold", &id]).await;
-    cluster.wait_state(job, "PENDING").await;
-    let stand_in = StandIn::new(cluster);
-    stand_in.override_output("sacct", "exit 1");
-    let ingest = mesh.ingest_through(&stand_in, cluster, settings).await;
-    let ingest = ingest.ready().await;
-    // The second of two polls that began since then finds what the first one has read.
-    stand_in.wait_calls(POLL, 3).await;
-    cluster.run("root", &["scontrol", "release", &id]).await;
-    cluster.wait_state(job, "COMPLETED").await;
-    assert_eq!(mesh.history(job), "submitted started");
-    stand_in.truth("sacct");
-    mesh.wait_passed(
-        job,
-        "submitted started requeued | submitted held released started completed",
-    )
-    .await;
-    let held = mesh.last(job, "job.held");
-    let released = mesh.last(job, "job.released");
-    assert!(held.observed_at.unwrap().seconds <= released.observed_at.unwrap().seconds);
-    mesh.assert_no_duplicates();
-    ingest.stop().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_hold_that_is_over_before_a_crashed_ingest_starts_again_is_published() {
-    let (cluster, _guard) = cluster::shared().await;
-    let mesh = Mesh::start().await;
-    let settings = "poll_interval = \"500ms\"";
-    let stand_in = StandIn::new(cluster);
-    let ingest = mesh.ingest_through(&stand_in, cluster, settings).await;
-    let ingest = ingest.ready().await;
-    let script = "[ \"${SLURM_RESTART_COUNT:-0}\" -gt 0 ] || sleep 300; sleep 1";
-    let job = cluster.sbatch(&["--requeue"], script).await;
-    mesh.wait_history(job, "submitted started").await;
-    stand_in.override_output("sacct", "exit 1");
-    let id = job.to_string();
-    cluster.run("root", &["scontrol", "requeuehold", &id]).await;
-    cluster.wait_state(job, "PENDING").await;
-    stand_in.wait_calls(POLL, 4).await;
-    ingest.crash().await;
-    assert_eq!(mesh.history(job), "submitted started");
-    cluster.run("root", &["scontrol", "release", &id]).await;
-    cluster.wait_state(job, "COMPLETED").await;
-    stand_in.truth("sacct");
-    let ingest = mesh.ingest_through(&stand_in, cluster, settings).await;
-    let ingest = ingest.ready().await;
-    mesh.wait_passed(
-        job,
-        "submitted started requeued | submitted held released started completed",
-    )
-    .await;
-    mesh.assert_no_duplicates();
-    ingest.stop().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_run_that_waited_only_while_the_one_before_was_looked_up_is_continued_by_the_next() {
-    let (cluster, _guard) = cluster::shared().await;
-    let mesh = Mesh::start().await;
-    let stand_in = StandIn::new(cluster);
-    let settings = "poll_interval = \"500ms\"\nmissing_record_timeout = \"90s\"";
-    let ingest = mesh.ingest_through(&stand_in, cluster, settings).await;
-    let ingest = ingest.ready().await;
-    let script = "[ \"${SLURM_RESTART_COUNT:-0}\" -gt 1 ] || sleep 300";
-    let job = cluster.sbatch(&["--requeue"], script).await;
-    mesh.wait_history(job, "submitted started").await;
-    let id = job.to_string();
-    let first = field(cluster, job, "SubmitTime").await;
-    // Accounting answers without rows while the second run waits and ends.
-    stand_in.override_output("sacct", "exit 0");
-    cluster.run("root", &["scontrol", "requeue", &id]).await;
-    wait_restarts(cluster, job, 1).await;
-    stand_in.wait_calls(POLL, 3).await;
-    cluster.wait_state(job, "RUNNING").await;
-    cluster.run("root", &["scontrol", "requeue", &id]).await;
-    wait_restarts(cluster, job, 2).await;
-    stand_in.wait_calls(POLL, 3).await;
-    // It has the first run before it has the second.
-    let only_first = format!("\"$real\" \"$@\" | grep {first}; exit 0");
-    stand_in.override_output("sacct", &only_first);
-    mesh.wait_event("the first run's end", |event| {
-        event.r#type == "job.requeued" && mesh.of_job(job).contains(event)
-    })
-    .await;
-    stand_in.wait_calls(POLL, 3).await;
-    stand_in.truth("sacct");
-    mesh.wait_passed(
-        job,
-        "submitted started requeued | submitted started requeued | submitted started completed",
-    )
-    .await;
-    let third = mesh.last(job, "job.submitted");
-    let second = mesh.of_job(job).into_iter().filter(|event| {
-        event.r#type == "job.requeued" && event.entity_key() != format!("job/{id}/{first}")
-    });
-    let continues = payload(&third).continues.clone().unwrap();
-    let second = second.map(|event| event.entity_key().to_owned());
-    assert_eq!(second.collect::<Vec<_>>(), [continues.run]);
     mesh.assert_no_duplicates();
     ingest.stop().await;
 }

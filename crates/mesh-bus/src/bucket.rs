@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use async_nats::jetstream::kv::{CreateErrorKind, Operation, Store, UpdateErrorKind};
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt as _, TryStreamExt as _};
+use serde::Deserialize;
 
 use crate::follow::StartPosition;
 use crate::state::MARK;
@@ -27,6 +28,17 @@ pub struct BucketEntry {
     pub value: Bytes,
     /// Revision; the next write has to name it.
     pub revision: u64,
+}
+
+impl BucketEntry {
+    /// Whether the value is of a format newer than `version`, as its JSON field `version` says. An older program must not discard it.
+    pub fn is_newer_than(&self, version: u32) -> bool {
+        #[derive(Deserialize)]
+        struct Format {
+            version: u32,
+        }
+        serde_json::from_slice(&self.value).is_ok_and(|format: Format| format.version > version)
+    }
 }
 
 /// Why a write failed.
@@ -237,5 +249,29 @@ impl Bucket {
                 revision: message.stream_sequence,
             })
         }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_json_value_names_a_newer_format() {
+        for (value, newer) in [
+            (&b"{\"version\":2,\"runs\":[]}"[..], true),
+            (b"{\"version\":1,\"runs\":[]}", false),
+            (b"{\"runs\":{}}", false),
+            (b"{\"version\":\"x\"}", false),
+            (b"\xff\x00", false),
+            (b"", false),
+        ] {
+            let entry = BucketEntry {
+                key: "c1.0".to_owned(),
+                value: Bytes::from_static(value),
+                revision: 1,
+            };
+            assert_eq!(entry.is_newer_than(1), newer, "{value:?}");
+        }
     }
 }

@@ -36,7 +36,7 @@ pub struct IncomingEvent {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub causeid: String,
     /// Runs of rules in that chain.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "crate::is_default")]
     pub depth: u32,
     /// The data.
     #[serde(default)]
@@ -49,11 +49,6 @@ fn version() -> String {
 
 fn json() -> String {
     "application/json".to_owned()
-}
-
-#[allow(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
-const fn is_zero(number: &u32) -> bool {
-    *number == 0
 }
 
 impl IncomingEvent {

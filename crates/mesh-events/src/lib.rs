@@ -20,6 +20,7 @@ pub mod ids;
 pub mod incoming;
 pub mod subject;
 mod time;
+mod unreadable_state;
 pub mod webhook_name;
 
 /// Generated from `proto/` by `cargo xtask codegen`.
@@ -33,8 +34,14 @@ pub use ids::{EventId, RunKey, Slot};
 pub use incoming::IncomingEvent;
 pub use proto::mesh::event::v1::Event;
 pub use time::{from_timestamp, timestamp};
+pub use unreadable_state::unreadable_state;
 
 use prost::Message as _;
+
+/// True for the value that `#[serde(default)]` reads, for `skip_serializing_if`.
+pub fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
 
 /// Version of the envelope and its payloads.
 pub const SCHEMA_VERSION: u32 = 1;

@@ -50,7 +50,6 @@ use self::outbox::StoredProgress;
 use self::payload_cache::PayloadCache;
 pub use self::republish::{Window, without_usage};
 use self::unreadable::Rebuilder;
-pub(crate) use self::unreadable::lost_state;
 pub(crate) use self::unseen_ids::MAX_CLOCK_SKEW_SECS;
 use self::unseen_ids::UnseenWaits;
 pub use self::unseen_ids::{Newest, Unseen};

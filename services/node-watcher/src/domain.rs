@@ -6,6 +6,7 @@
 //! - [`downtimes`]: downtimes that accounting has and no poll has seen.
 //! - [`spot_notice`]: notices of a cloud provider that it will reclaim a node.
 //! - [`drift`]: unknown words in Slurm's output.
+//! - [`lost_state`]: the gap of stored state that could not be read.
 //! - [`event`](mod@event): the event envelope.
 
 pub mod absence;
@@ -14,6 +15,7 @@ mod diff;
 pub mod downtimes;
 pub mod drift;
 pub mod event;
+pub mod lost_state;
 pub mod spot_notice;
 
 pub use diff::{NodeChange, TrackedNode, diff};

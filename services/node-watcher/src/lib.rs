@@ -33,7 +33,7 @@ use error::Error;
 use watch::Watcher;
 
 /// Counters in the values of the bucket `mesh_nodes`: of events, whose ids must not be used again.
-pub const COUNTERS: &[&str] = &["nodes.*.n", "drifts.count"];
+pub const COUNTERS: &[&str] = &["nodes.*.n", "drifts.count", "seq_from"];
 
 /// The node watcher.
 pub struct NodeWatcherService;

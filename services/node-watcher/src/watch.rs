@@ -233,7 +233,8 @@ impl Watcher {
             .into_iter()
             .map(|seen| (seen.record.name, seen.after))
             .collect();
-        let mut seen = absence::confirm_absence(nodes, !store.started(), answer, taken_at);
+        let mut seen =
+            absence::confirm_absence(nodes, |name| store.new_node(name), answer, taken_at);
         if let Some(accounted) = accounted.as_ref().filter(|accounted| accounted.is_first) {
             skip_downtimes(&mut seen, &accounted.found);
         }
@@ -261,7 +262,7 @@ impl Watcher {
             }
             nodes.insert(name, seen.after);
         }
-        store.write(changed, &events).await?;
+        store.write_poll(changed, &events).await?;
         self.publish(events, stop).await?;
         let watermark = accounted.map(|accounted| accounted.watermark);
         if !store.started() || watermark > store.accounting_watermark() {

@@ -23,6 +23,10 @@ const PUBLISHERS: &[(&str, &[&str])] = &[
     ("slurm.testbed.cost.final.1", &["cost-engine"]),
     ("slurm.testbed.queue.explained.1", &["pending-explainer"]),
     (
+        "slurm.testbed.capture.gap_closed.state",
+        &["ingest", "node-watcher"],
+    ),
+    (
         "slurm.testbed.capture.gap_opened.stream",
         &["ingest", "ledger"],
     ),

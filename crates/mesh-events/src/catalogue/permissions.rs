@@ -106,6 +106,8 @@ fn published_subjects(role: &str, cluster: &str) -> Vec<String> {
             format!("slurm.{cluster}.node.>"),
             // Node records in an unknown form.
             format!("slurm.{cluster}.capture.schema_drift.nodes"),
+            // Its stored state could not be read.
+            format!("slurm.{cluster}.capture.gap_closed.state"),
         ],
         "cost-engine" => vec![
             "slurm.*.cost.>".into(),

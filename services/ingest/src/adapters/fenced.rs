@@ -9,7 +9,7 @@ use mesh_bus::{Backoff, BucketEntry, Bus, ClusterState, PutError};
 use mesh_events::Event;
 use mesh_runtime::{Condition, error_chain};
 use prost::Message as _;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
 use crate::Error;
@@ -144,7 +144,7 @@ impl Fenced {
         source: Box<dyn std::error::Error + Send + Sync>,
     ) -> Result<(), Error> {
         let (bucket, key) = (self.name, &entry.key);
-        if is_newer(&entry.value) {
+        if entry.is_newer_than(VERSION) {
             let key = key.clone();
             return Err(Error::State {
                 bucket,
@@ -188,15 +188,6 @@ impl Fenced {
     }
 }
 
-/// Whether a value is of a newer ingest, which an older one must not discard.
-fn is_newer(value: &[u8]) -> bool {
-    #[derive(Deserialize)]
-    struct Format {
-        version: u32,
-    }
-    serde_json::from_slice(value).is_ok_and(|Format { version }| version > VERSION)
-}
-
 /// Waits between two attempts, longer each time.
 ///
 /// # Errors
@@ -219,23 +210,4 @@ pub fn unpack(outbox: &[String]) -> Result<Vec<Event>, Box<dyn std::error::Error
         .iter()
         .map(|text| Ok(Event::from_bytes(&STANDARD.decode(text)?)?))
         .collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_a_value_of_a_newer_version_is_not_put_aside() {
-        for (value, newer) in [
-            (&b"{\"version\":2,\"runs\":[]}"[..], true),
-            (b"{\"version\":1,\"runs\":[]}", false),
-            (b"{\"runs\":{}}", false),
-            (b"{\"version\":\"x\"}", false),
-            (b"\xff\x00", false),
-            (b"", false),
-        ] {
-            assert_eq!(is_newer(value), newer, "{value:?}");
-        }
-    }
 }

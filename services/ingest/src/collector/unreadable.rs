@@ -5,12 +5,12 @@
 
 use std::time::Duration;
 
-use chrono::Utc;
+use chrono::{DateTime, Utc};
 use mesh_bus::{Bus, StoredMessages};
 use mesh_events::catalogue::SLURM_EVENTS;
 use mesh_events::proto::mesh::capture::v1::CaptureEvent;
 use mesh_events::proto::mesh::event::v1::event::Payload;
-use mesh_events::{Event, subject, timestamp};
+use mesh_events::{Event, subject, unreadable_state};
 use mesh_runtime::{Condition, error_chain};
 use tokio_util::sync::CancellationToken;
 
@@ -167,31 +167,12 @@ impl Unreadable {
             parts.push(("of the cluster".to_owned(), LOST_OF_CLUSTER));
         }
         let (parts, lost): (Vec<String>, Vec<&str>) = parts.into_iter().unzip();
-        lost_state(
+        unreadable_state(
             &parts.join(" and "),
             &lost.join("; "),
-            Some(since),
+            DateTime::from_timestamp(since, 0),
+            Utc::now(),
             recovered,
         )
-    }
-}
-
-/// Builds the gap of stored state that could not be read.
-pub(crate) fn lost_state(
-    state: &str,
-    not_recoverable: &str,
-    since: Option<i64>,
-    recovered: u64,
-) -> CaptureEvent {
-    let at = |seconds| chrono::DateTime::from_timestamp(seconds, 0).map(timestamp);
-    CaptureEvent {
-        source: "state".to_owned(),
-        message: format!(
-            "the stored state {state} could not be read and was put aside; it is taken from published events and from Slurm"
-        ),
-        from: since.and_then(at),
-        to: Some(timestamp(Utc::now())),
-        recovered,
-        not_recoverable: not_recoverable.to_owned(),
     }
 }

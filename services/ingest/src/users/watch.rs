@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use chrono::Utc;
 use mesh_bus::Bus;
-use mesh_events::EventType;
+use mesh_events::{EventType, unreadable_state};
 use mesh_runtime::{Condition, error_chain};
 use slurm_client::{Slurm, Transaction};
 use slurm_types::UnixTime;
@@ -26,7 +26,7 @@ use super::coordinators::{self, Coordinators};
 use super::suspected_removals::SuspectedRemovals;
 use crate::Error;
 use crate::accounting::rate_limit::AccountingRateLimit;
-use crate::collector::{Collector, lost_state};
+use crate::collector::Collector;
 use crate::config::Config;
 use crate::identity::IdentityResolver;
 use crate::sources::{RequestCost, SlurmSource, unless_stopped};
@@ -108,7 +108,7 @@ impl AccessWatcher {
         access_store.is_incomplete &= self.config.accounting;
         if access_store.is_damaged {
             // Before the keys are written again: a start after a crash must find them unreadable.
-            let gap = lost_state("of users", LOST, None, 0);
+            let gap = unreadable_state("of users", LOST, None, Utc::now(), 0);
             let closed = EventType::CaptureGapClosed;
             self.collector.capture(closed, gap).await?;
         }

@@ -8,7 +8,8 @@ use std::collections::BTreeMap;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use mesh_bus::{Bus, ClusterState};
+use chrono::{DateTime, Utc};
+use mesh_bus::{BucketEntry, Bus, ClusterState};
 use mesh_events::catalogue::BUCKET_NODES;
 use mesh_events::{Event, subject};
 use prost::Message as _;
@@ -16,7 +17,9 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use sha2::{Digest as _, Sha256};
 
 use crate::domain::TrackedNode;
+use crate::domain::absence::NewNode;
 use crate::domain::drift::{self, PublishedDrifts};
+use crate::domain::lost_state::LostState;
 use crate::error::Error;
 
 /// Number of shards per cluster. With 50,000 nodes, a shard stays below the bucket's limit of 1 MiB, even at the baseline.
@@ -36,8 +39,27 @@ struct Stored {
     nodes: BTreeMap<String, TrackedNode>,
     outbox: Vec<OutboxEntry>,
     /// Used in one shard only.
-    #[serde(default, skip_serializing_if = "PublishedDrifts::is_empty")]
+    #[serde(default, skip_serializing_if = "mesh_events::is_default")]
     drifts: PublishedDrifts,
+    /// Number before the first event of a node that the shard does not have. Above 0 if the shard was lost: the time of the loss, in Unix
+    /// seconds. No earlier number is as large.
+    #[serde(default, skip_serializing_if = "mesh_events::is_default")]
+    seq_from: u64,
+    /// The shard was lost, and no poll has completed it since.
+    #[serde(default, skip_serializing_if = "mesh_events::is_default")]
+    is_incomplete: bool,
+}
+
+impl Stored {
+    /// Replaces a shard that was lost.
+    fn after_loss(now: DateTime<Utc>) -> Self {
+        let seq_from = u64::try_from(now.timestamp()).unwrap_or_default();
+        Self {
+            seq_from,
+            is_incomplete: true,
+            ..Self::default()
+        }
+    }
 }
 
 #[derive(Clone)]
@@ -70,10 +92,11 @@ pub struct Store {
 }
 
 impl Store {
-    /// Takes over the state and reads it. Pending writes of another instance are refused.
+    /// Takes over the state and reads it. Pending writes of another instance are refused. Values that cannot be read are put aside, and
+    /// replaced with the event about it in the outbox.
     ///
     /// # Errors
-    /// If NATS does not answer, or the stored format is not this version's.
+    /// If NATS does not answer, or the stored format is a newer version's.
     pub async fn load(bus: &Bus, cluster: &str) -> Result<Self, Error> {
         let prefix = subject::token(cluster);
         let (state, entries) = bus.take_over(BUCKET_NODES, &prefix).await?;
@@ -84,26 +107,95 @@ impl Store {
             started: false,
             accounting_watermark: None,
         };
+        let mut unreadable = Vec::new();
         for entry in entries {
-            if entry.key == store.key(STARTED) {
-                store.started = true;
-                store.accounting_watermark = accounting_watermark(&entry.value);
-                continue;
+            if let Err(source) = store.read(&entry) {
+                unreadable.push((entry, source));
             }
-            let state = |source| Error::State {
-                key: entry.key.clone(),
-                source,
-            };
-            let stored: Stored = serde_json::from_slice(&entry.value).map_err(state)?;
-            if stored.version > VERSION {
-                return Err(state(de::Error::custom(format!(
-                    "version {} is newer than {VERSION}",
-                    stored.version
-                ))));
-            }
-            store.shards.insert(entry.key, stored);
+        }
+        if !unreadable.is_empty() {
+            store.replace(cluster, unreadable).await?;
         }
         Ok(store)
+    }
+
+    /// Adds a stored value, or nothing of it if it cannot be read.
+    fn read(&mut self, entry: &BucketEntry) -> Result<(), serde_json::Error> {
+        if entry.key == self.key(STARTED) {
+            self.started = true;
+            let seconds: i64 = serde_json::from_slice(&entry.value)?;
+            self.accounting_watermark = (seconds != NO_WATERMARK).then_some(seconds);
+            return Ok(());
+        }
+        if entry.is_newer_than(VERSION) {
+            return Err(de::Error::custom(format!(
+                "the version is newer than {VERSION}"
+            )));
+        }
+        let stored = serde_json::from_slice(&entry.value)?;
+        self.shards.insert(entry.key.clone(), stored);
+        Ok(())
+    }
+
+    /// Puts values aside and replaces them. The event about it is stored first: a start after a crash publishes it, or finds the others
+    /// unreadable again.
+    async fn replace(
+        &mut self,
+        cluster: &str,
+        unreadable: Vec<(BucketEntry, serde_json::Error)>,
+    ) -> Result<(), Error> {
+        let now = Utc::now();
+        let mut lost = LostState::default();
+        let mut shards = Vec::new();
+        for (entry, source) in unreadable {
+            if entry.is_newer_than(VERSION) {
+                let key = entry.key;
+                return Err(Error::State { key, source });
+            }
+            self.state
+                .put_aside(&entry, &mesh_runtime::error_chain(&source))
+                .await?;
+            if entry.key == self.key(STARTED) {
+                lost.has_lost_watermark = true;
+            } else {
+                lost.shards += 1;
+                shards.push(entry.key);
+            }
+        }
+        let key = self.key(&shard_of(drift::ENTITY));
+        let mut stored = match self.shards.get(&key) {
+            Some(stored) => stored.clone(),
+            None if shards.contains(&key) => {
+                let stored = Stored::after_loss(now);
+                let drifts = PublishedDrifts::counting_from(stored.seq_from);
+                Stored { drifts, ..stored }
+            }
+            None => Stored::default(),
+        };
+        let gap = lost.gap(cluster, stored.drifts.next_number(), now);
+        stored.outbox.push(OutboxEntry(gap));
+        shards.retain(|shard| *shard != key);
+        self.put(key, stored).await?;
+        for shard in shards {
+            self.put(shard, Stored::after_loss(now)).await?;
+        }
+        if lost.has_lost_watermark {
+            self.mark_started(None).await?;
+        }
+        Ok(())
+    }
+
+    /// How the events of a node that is not known are counted, and whether it is news.
+    pub fn new_node(&self, name: &str) -> NewNode {
+        let shard = self.shards.get(&self.key(&shard_of(name)));
+        let count_from = shard.map_or(0, |shard| shard.seq_from);
+        if shard.is_some_and(|shard| shard.is_incomplete) {
+            NewNode::Lost { count_from }
+        } else if self.started {
+            NewNode::Added { count_from }
+        } else {
+            NewNode::Baseline { count_from }
+        }
     }
 
     /// True if a poll of the cluster was completed before.
@@ -162,6 +254,27 @@ impl Store {
             stored.outbox.push(OutboxEntry(event.clone()));
         }
         for (key, stored) in touched {
+            self.put(key, stored).await?;
+        }
+        Ok(())
+    }
+
+    /// Writes the nodes and events of a complete answer: shards that were lost are complete then.
+    ///
+    /// # Errors
+    /// As [`Store::write`].
+    pub async fn write_poll(
+        &mut self,
+        nodes: Vec<(String, TrackedNode)>,
+        events: &[Event],
+    ) -> Result<(), Error> {
+        self.write(nodes, events).await?;
+        let incomplete = self.shards.iter().filter(|(_, shard)| shard.is_incomplete);
+        for key in incomplete.map(|(key, _)| key.clone()).collect::<Vec<_>>() {
+            let stored = Stored {
+                is_incomplete: false,
+                ..self.shards[&key].clone()
+            };
             self.put(key, stored).await?;
         }
         Ok(())
@@ -247,11 +360,6 @@ impl Store {
     fn key(&self, suffix: &str) -> String {
         format!("{}.{suffix}", self.prefix)
     }
-}
-
-fn accounting_watermark(value: &[u8]) -> Option<i64> {
-    let seconds: i64 = std::str::from_utf8(value).ok()?.parse().ok()?;
-    (seconds != NO_WATERMARK).then_some(seconds)
 }
 
 fn shard_of(node: &str) -> String {

@@ -33,10 +33,30 @@ pub struct ObservedNode {
     pub changes: Vec<NodeChange>,
 }
 
-/// Compares an answer with the known nodes. `first` marks the first poll of this cluster: its nodes are `baseline`, not new.
+/// What a node is that is not known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NewNode {
+    /// News.
+    Added {
+        /// Number before its first event.
+        count_from: u64,
+    },
+    /// The first poll of the cluster: `baseline`.
+    Baseline {
+        /// Number before its first event.
+        count_from: u64,
+    },
+    /// Known before its stored state was lost: `baseline`. What accounting has of the time before was published, or is lost.
+    Lost {
+        /// Number before its first event.
+        count_from: u64,
+    },
+}
+
+/// Compares an answer with the known nodes. `new_node` says what each other one is.
 pub fn confirm_absence(
     known: &BTreeMap<String, TrackedNode>,
-    first: bool,
+    new_node: impl Fn(&str) -> NewNode,
     answer: Vec<NodeRecord>,
     now: DateTime<Utc>,
 ) -> Vec<ObservedNode> {
@@ -56,7 +76,10 @@ pub fn confirm_absence(
         .collect();
     answer
         .into_iter()
-        .map(|record| observe(known.get(&record.name), first, record, now))
+        .map(|record| {
+            let new_node = new_node(&record.name);
+            observe(known.get(&record.name), new_node, record, now)
+        })
         .chain(absent)
         .collect()
 }
@@ -68,23 +91,32 @@ fn may_hide(node: &TrackedNode) -> bool {
 
 pub(super) fn observe(
     known: Option<&TrackedNode>,
-    first: bool,
+    new_node: NewNode,
     record: NodeRecord,
     now: DateTime<Utc>,
 ) -> ObservedNode {
     let before = known.filter(|node| !node.deleted);
-    let mut after = TrackedNode::after(before, &record);
-    let changes = if first && before.is_none() {
+    let mut after = TrackedNode::after(before, &record, now);
+    let is_news = matches!(new_node, NewNode::Added { .. });
+    let changes = if is_news || before.is_some() {
+        diff(before, &record, now)
+    } else {
         vec![NodeChange {
             kind: EventType::NodeBaseline,
             previous: None,
             cause: cause::of(&record, after.lifecycle),
             at: now,
         }]
-    } else {
-        diff(before, &record, now)
     };
-    after.n = known.map_or(0, |node| node.n) + changes.len() as u64;
+    let count_from = match new_node {
+        NewNode::Added { count_from }
+        | NewNode::Baseline { count_from }
+        | NewNode::Lost { count_from } => count_from,
+    };
+    after.n = known.map_or(count_from, |node| node.n) + changes.len() as u64;
+    if known.is_none() && matches!(new_node, NewNode::Lost { .. }) {
+        after.accounting_watermark = Some(now.timestamp());
+    }
     // Accounting of cloud nodes is not read.
     if !after.cloud && before.is_some_and(|before| before.impaired != after.impaired) {
         after.unreconciled += 1;

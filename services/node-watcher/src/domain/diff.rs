@@ -66,11 +66,14 @@ pub struct TrackedNode {
     /// Notice of the provider that it will reclaim the node, until it has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub notice: Option<SpotNotice>,
+    /// A notice about this machine came to nothing: another one does not explain an outage.
+    #[serde(default, skip_serializing_if = "mesh_events::is_default")]
+    pub had_false_notice: bool,
     /// Newest change of its downtimes in accounting that is published, in Unix seconds by Slurm's clock.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub accounting_watermark: Option<i64>,
     /// Number of changes between impaired and not that polls have published and accounting has not shown yet.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "mesh_events::is_default")]
     pub unreconciled: u32,
     /// Number of consecutive answers without the node. Not stored, so a restart counts from zero.
     #[serde(skip)]
@@ -96,8 +99,8 @@ pub fn diff(
     current: &NodeRecord,
     now: DateTime<Utc>,
 ) -> Vec<NodeChange> {
-    let after = TrackedNode::after(previous, current);
-    let cause = cause_of(previous, current, after.lifecycle);
+    let after = TrackedNode::after(previous, current, now);
+    let cause = cause_of(previous, current, after.lifecycle, now);
     let change = |kind, previous: Option<Lifecycle>| NodeChange {
         kind,
         previous,
@@ -200,9 +203,14 @@ fn stage_event(before: Option<&TrackedNode>, after: &TrackedNode, cause: &Cause)
 }
 
 /// The cause of a node's stage, in the light of a notice.
-fn cause_of(previous: Option<&TrackedNode>, current: &NodeRecord, lifecycle: Lifecycle) -> Cause {
-    let notice = previous.and_then(|previous| previous.notice.as_ref());
-    SpotNotice::explain(notice, cause::of(current, lifecycle), lifecycle)
+fn cause_of(
+    previous: Option<&TrackedNode>,
+    current: &NodeRecord,
+    lifecycle: Lifecycle,
+    now: DateTime<Utc>,
+) -> Cause {
+    let cause = cause::of(current, lifecycle);
+    SpotNotice::explain(previous, current, cause, lifecycle, now)
 }
 
 fn new_incarnation(before: &TrackedNode, after: &TrackedNode) -> bool {
@@ -215,7 +223,7 @@ fn new_incarnation(before: &TrackedNode, after: &TrackedNode) -> bool {
 
 impl TrackedNode {
     /// The state to store after a poll. The caller counts the events.
-    pub fn after(previous: Option<&Self>, current: &NodeRecord) -> Self {
+    pub fn after(previous: Option<&Self>, current: &NodeRecord, now: DateTime<Utc>) -> Self {
         let seen = current.lifecycle();
         // A missing response alone does not change the stage. Nor does a restarted controller that has no report of the node yet.
         let undecided =
@@ -244,7 +252,7 @@ impl TrackedNode {
             maintenance: matches!(lifecycle, Lifecycle::Draining | Lifecycle::Drained)
                 && cause::in_maintenance_only(current),
             rebooting: cause::rebooting(current),
-            cause: cause_of(previous, current, lifecycle).code,
+            cause: cause_of(previous, current, lifecycle, now).code,
             boot_time: retained(current.boot_time.map(|time| time.as_secs()), |previous| {
                 previous.boot_time
             }),
@@ -261,6 +269,7 @@ impl TrackedNode {
                 || previous.is_some_and(|previous| previous.cloud),
             deleted: false,
             notice: None,
+            had_false_notice: false,
             accounting_watermark: previous.and_then(|previous| previous.accounting_watermark),
             unreconciled: previous.map_or(0, |previous| previous.unreconciled),
             missing: 0,
@@ -275,16 +284,18 @@ impl TrackedNode {
         after.notice = previous
             .filter(is_same_machine)
             .and_then(|previous| previous.notice.clone());
+        after.had_false_notice = previous.is_some_and(|previous| {
+            let is_kept =
+                lifecycle != Lifecycle::Provisioning && !new_incarnation(previous, &after);
+            // It answers again, and was not booted.
+            let is_back = lifecycle == Lifecycle::Active
+                && previous.lifecycle != Lifecycle::Active
+                && previous.notice.is_some()
+                && current.boot_time.is_some();
+            is_kept && (previous.had_false_notice || is_back)
+        });
         after
     }
-}
-
-#[allow(
-    clippy::trivially_copy_pass_by_ref,
-    reason = "serde passes a reference"
-)]
-const fn is_zero(number: &u32) -> bool {
-    *number == 0
 }
 
 #[cfg(test)]

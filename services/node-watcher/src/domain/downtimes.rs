@@ -10,7 +10,7 @@ use chrono::DateTime;
 use slurm_client::{NodeEventRecord, NodeRecord};
 use slurm_types::{Lifecycle, NodeBaseState, NodeState};
 
-use super::absence::{ObservedNode, observe};
+use super::absence::{NewNode, ObservedNode, observe};
 use super::diff::TrackedNode;
 
 /// Compares the nodes with downtimes after `watermark` (Unix seconds), or after the watermark of the node. Updates `known`, and returns the
@@ -54,7 +54,8 @@ pub fn skip_downtimes(seen: &mut [ObservedNode], downtimes: &[NodeEventRecord]) 
     for node in seen {
         let downtimes = of_node.get(node.record.name.as_str());
         let downtimes = downtimes.into_iter().flatten().copied();
-        node.after.accounting_watermark = newest(downtimes);
+        let newest = newest(downtimes);
+        node.after.accounting_watermark = node.after.accounting_watermark.max(newest);
     }
 }
 
@@ -131,7 +132,8 @@ fn compare(
         Some(downtime) => during(record, downtime),
         None => after(record),
     };
-    let mut seen = observe(Some(node), false, then, DateTime::from_timestamp(at, 0)?);
+    let known = NewNode::Added { count_from: node.n };
+    let mut seen = observe(Some(node), known, then, DateTime::from_timestamp(at, 0)?);
     seen.after.unreconciled = 0;
     Some(seen)
 }
@@ -191,7 +193,7 @@ mod tests {
     fn nodes(state: &str) -> BTreeMap<String, TrackedNode> {
         let node = TrackedNode {
             n: 3,
-            ..TrackedNode::after(None, &record(state))
+            ..TrackedNode::after(None, &record(state), DateTime::default())
         };
         BTreeMap::from([("n1".to_owned(), node)])
     }
@@ -243,7 +245,8 @@ mod tests {
         let mut known = nodes("IDLE");
         for state in ["DOWN", "IDLE", "DOWN", "IDLE"] {
             let at = DateTime::from_timestamp(9_000, 0).unwrap();
-            let seen = observe(known.get("n1"), false, record(state), at);
+            let added = NewNode::Added { count_from: 0 };
+            let seen = observe(known.get("n1"), added, record(state), at);
             known.insert("n1".to_owned(), seen.after);
         }
         assert_eq!(known["n1"].n, 7);
@@ -280,7 +283,12 @@ mod tests {
     fn what_was_before_the_first_poll_is_not_published() {
         let old = [downtime(120, Some(130), "DOWN", "x")];
         let at = DateTime::from_timestamp(9_000, 0).unwrap();
-        let mut seen = [observe(None, true, record("IDLE"), at)];
+        let mut seen = [observe(
+            None,
+            NewNode::Baseline { count_from: 0 },
+            record("IDLE"),
+            at,
+        )];
         skip_downtimes(&mut seen, &old);
         let [first] = seen;
         let mut known = BTreeMap::from([("n1".to_owned(), first.after)]);

@@ -25,9 +25,18 @@ pub struct PublishedDrifts {
 }
 
 impl PublishedDrifts {
-    /// True if nothing was published yet.
-    pub fn is_empty(&self) -> bool {
-        *self == Self::default()
+    /// Nothing, after a loss: numbers continue after `count`.
+    pub fn counting_from(count: u64) -> Self {
+        Self {
+            count,
+            ..Self::default()
+        }
+    }
+
+    /// Number of the next event of the entity.
+    pub const fn next_number(&mut self) -> u64 {
+        self.count += 1;
+        self.count
     }
 
     /// The events for the forms that were not published today.
@@ -42,8 +51,8 @@ impl PublishedDrifts {
         let mut events = Vec::new();
         for drift in drifts {
             if drift.note(&mut self.forms, day) {
-                self.count += 1;
-                events.push(event(cluster, asked, drift.text(), self.count, now));
+                let n = self.next_number();
+                events.push(event(cluster, asked, drift.text(), n, now));
             }
         }
         events

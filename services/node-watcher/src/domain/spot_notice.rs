@@ -7,7 +7,12 @@
 //! | Google Cloud | `TRUE` (instance metadata, `instance/preempted`) | 30 seconds after the call |
 //! | Azure | Scheduled Events with an event of type `Preempt` | `NotBefore`; none once it has begun |
 //!
-//! A notice is no state of Slurm, so it is stored with the node: it explains why the node is down later, and each is published once.
+//! A notice is no state of Slurm, so it is stored with the node, and each is published once. Its only source is a hook, so it does not
+//! decide alone why a node is down. It explains an outage if Slurm's record agrees:
+//!
+//! - the node is a cloud machine,
+//! - it has stopped answering after the notice, in time: up to ten minutes after the deadline,
+//! - no former notice of the same machine came to nothing.
 
 use std::collections::BTreeMap;
 
@@ -15,25 +20,31 @@ use chrono::{DateTime, TimeDelta, Utc};
 use mesh_events::EventType;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use slurm_types::Lifecycle;
+use slurm_client::NodeRecord;
+use slurm_types::{Lifecycle, NodeFlag};
 
 use super::absence::ObservedNode;
 use super::cause::{self, Cause};
-use super::diff::NodeChange;
+use super::diff::{NodeChange, TrackedNode};
 
 /// Time between an interruption warning of EventBridge and the interruption.
 const AWS_NOTICE: TimeDelta = TimeDelta::minutes(2);
 /// Time between a preemption notice of Compute Engine and the end of the machine.
 const GCP_NOTICE: TimeDelta = TimeDelta::seconds(30);
-/// How long after its deadline a notice is without effect on a node that still works.
-const RETENTION: TimeDelta = TimeDelta::minutes(10);
+/// Longest notice of Azure's Scheduled Events, unless the owner of the machine sets another; of `Preempt` events 30 seconds at least.
+const AZURE_NOTICE: TimeDelta = TimeDelta::minutes(15);
+/// Time in which slurmctld finds a machine gone: it sets a node down that has not answered for SlurmdTimeout, 300 seconds by default, and asks
+/// each once within a third of that (slurm.conf(5)).
+const DETECTION_TIME: TimeDelta = TimeDelta::minutes(10);
+/// Time after a published notice without another one about the node.
+const REPEAT_INTERVAL: TimeDelta = TimeDelta::minutes(10);
 
 /// How far the clock of a host may be ahead.
 const MAX_CLOCK_SKEW: TimeDelta = TimeDelta::seconds(60);
 /// Maximum age of a notice.
 const MAX_AGE: TimeDelta = TimeDelta::days(14);
-/// Maximum distance of a deadline from the call.
-const MAX_NOTICE: TimeDelta = TimeDelta::hours(24);
+/// How long before the call a deadline may have been: hooks store what they cannot send.
+const MAX_PAST_DEADLINE: TimeDelta = TimeDelta::hours(24);
 /// Notices published in a minute, over all nodes: whoever has the hook's password can send as many as they like. Others wait for the
 /// next minute.
 const MAX_PER_MINUTE: u32 = 600;
@@ -189,36 +200,61 @@ pub struct Notices {
 }
 
 impl SpotNotice {
-    /// Checks that the deadline is near the call.
+    /// Checks that the deadline is as near the call as the provider's are.
     ///
     /// # Errors
     /// If it is not.
     pub fn check_deadline(&self) -> Result<(), &'static str> {
-        match self.deadline {
-            Some(deadline) if (deadline - self.noticed_at).abs() > MAX_NOTICE => {
-                Err("the deadline of the spot notice is more than 24 hours from the call")
-            }
-            _ => Ok(()),
+        let Some(deadline) = self.deadline else {
+            return Ok(());
+        };
+        let notice = deadline - self.noticed_at;
+        if notice > self.longest() + MAX_CLOCK_SKEW {
+            return Err(
+                "the deadline of the spot notice is later than its provider's are: 2 minutes after the call on AWS, 30 seconds on Google Cloud, 15 minutes on Azure",
+            );
         }
+        if notice < -MAX_PAST_DEADLINE {
+            return Err("the deadline of the spot notice is more than 24 hours before the call");
+        }
+        Ok(())
+    }
+
+    /// Longest time between a notice of the provider and the end of the machine.
+    fn longest(&self) -> TimeDelta {
+        match self.provider.as_str() {
+            "aws" => AWS_NOTICE,
+            "gcp" => GCP_NOTICE,
+            _ => AZURE_NOTICE,
+        }
+    }
+
+    /// The last time at which an outage is its effect. By our own clock too, as the hook chooses the other times.
+    fn effective_until(&self) -> DateTime<Utc> {
+        let at = self.deadline.unwrap_or(self.noticed_at);
+        let at = self
+            .published_at
+            .map_or(at, |published| at.min(published + self.longest()));
+        at.checked_add_signed(DETECTION_TIME).unwrap_or(at)
     }
 
     /// True if it is without effect now.
     fn is_over(&self, now: DateTime<Utc>) -> bool {
-        now - self.deadline.unwrap_or(self.noticed_at) > RETENTION && !self.is_recent(now)
+        now > self.effective_until() && !self.is_recent(now)
     }
 
     /// True if it was published a short time ago: no other one of the node is published until later.
     fn is_recent(&self, now: DateTime<Utc>) -> bool {
         // A clock that was ahead may have been set back since.
         self.published_at
-            .is_some_and(|at| (now - at).abs() < RETENTION)
+            .is_some_and(|at| (now - at).abs() < REPEAT_INTERVAL)
     }
 
     /// True if both are the same notice, read twice: metadata of Compute Engine has no time of its own.
     fn repeats(&self, other: &Self) -> bool {
         self.provider == other.provider
             && (self.deadline == other.deadline
-                || (self.noticed_at - other.noticed_at).abs() < RETENTION)
+                || (self.noticed_at - other.noticed_at).abs() < REPEAT_INTERVAL)
     }
 
     /// The cause of a node that is gone after this notice.
@@ -226,19 +262,53 @@ impl SpotNotice {
         Cause::system("spot_preempted", &format!("{HOOK_SOURCE}{}", self.provider))
     }
 
-    /// The cause of a node's stage. A node that does not answer after a notice was reclaimed.
-    pub fn explain(notice: Option<&Self>, cause: Cause, lifecycle: Lifecycle) -> Cause {
-        let is_gone = matches!(
-            lifecycle,
-            Lifecycle::Down | Lifecycle::Terminating | Lifecycle::Terminated
-        );
-        match notice {
-            Some(notice) if is_gone && ["", "unreachable"].contains(&cause.code.as_str()) => {
-                notice.cause()
-            }
-            _ => cause,
+    /// The cause of a node's stage, in the light of a notice about it before. See the rules above.
+    pub fn explain(
+        previous: Option<&TrackedNode>,
+        current: &NodeRecord,
+        cause: Cause,
+        lifecycle: Lifecycle,
+        now: DateTime<Utc>,
+    ) -> Cause {
+        let Some((node, notice)) = previous.and_then(|node| Some((node, node.notice.as_ref()?)))
+        else {
+            return cause;
+        };
+        if !is_gone(lifecycle) || !["", "unreachable"].contains(&cause.code.as_str()) {
+            return cause;
+        }
+        let explains = if is_gone(node.lifecycle) {
+            // As at its beginning.
+            cause::is_preemption(&Cause::system(&node.cause, ""))
+        } else {
+            let of_record = current.reason_time.map(slurm_types::UnixTime::as_secs);
+            let of_record = of_record.and_then(|secs| DateTime::from_timestamp(secs, 0));
+            // Slurm keeps the reason of an earlier outage.
+            let of_record = of_record.filter(|began| *began + MAX_CLOCK_SKEW >= notice.noticed_at);
+            let began = of_record.map_or(now, |began| began.min(now));
+            is_cloud(node, current) && !node.had_false_notice && began <= notice.effective_until()
+        };
+        match explains {
+            true => notice.cause(),
+            false => cause,
         }
     }
+}
+
+const fn is_gone(lifecycle: Lifecycle) -> bool {
+    matches!(
+        lifecycle,
+        Lifecycle::Down | Lifecycle::Terminating | Lifecycle::Terminated
+    )
+}
+
+/// True if a provider can reclaim the machine.
+fn is_cloud(node: &TrackedNode, record: &NodeRecord) -> bool {
+    node.cloud
+        || record.state.has(NodeFlag::Cloud)
+        || !(node.instance_id.is_empty()
+            && record.instance_id.is_empty()
+            && record.instance_type.is_empty())
 }
 
 /// Adds the notices to the nodes of an answer, each once, and removes those that came to nothing. Returns the nodes with a new one.
@@ -258,8 +328,15 @@ pub fn apply(seen: &mut [ObservedNode], notices: &mut Notices, now: DateTime<Utc
         // What the provider's reason has said already, or a notice explains.
         let is_gone = node.after.lifecycle != Lifecycle::Active
             && cause::is_preemption(&Cause::system(&node.after.cause, ""));
-        if !is_gone {
-            node.after.notice.take_if(|notice| notice.is_over(now));
+        if !is_gone && let Some(over) = node.after.notice.take_if(|notice| notice.is_over(now)) {
+            let answers = node.after.lifecycle == Lifecycle::Active && !node.after.suspect;
+            node.after.had_false_notice |= answers;
+            tracing::debug!(
+                node = node.record.name,
+                provider = over.provider,
+                answers,
+                "spot notice came to nothing"
+            );
         }
         let instance = &node.after.instance_id;
         let of_instance = || {

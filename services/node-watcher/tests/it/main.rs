@@ -10,3 +10,4 @@ mod harness;
 mod lives;
 mod restarts;
 mod spot;
+mod unreadable;

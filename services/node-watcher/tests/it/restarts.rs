@@ -10,7 +10,7 @@ use mesh_events::proto::mesh::hook::v1::Doorbell;
 use mesh_events::{EventId, EventType, subject};
 use mesh_testkit::{NatsServer, Replicas, SlurmCluster, wait_for, wait_until};
 use node_watcher::adapters::store::Store;
-use node_watcher::domain::absence::confirm_absence;
+use node_watcher::domain::absence::{NewNode, confirm_absence};
 use node_watcher::domain::event;
 use prost::Message as _;
 use slurm_client::NodeRecord;
@@ -331,7 +331,12 @@ async fn stored_events_are_published_after_a_crash() {
         ..NodeRecord::default()
     };
     node.state = "DOWN".parse().unwrap();
-    let seen = confirm_absence(&store.nodes(), true, vec![node], chrono::Utc::now());
+    let seen = confirm_absence(
+        &store.nodes(),
+        |_| NewNode::Baseline { count_from: 0 },
+        vec![node],
+        chrono::Utc::now(),
+    );
     let events = event::of(cluster.name(), "scontrol show node", &seen[0]);
     store
         .write(vec![("n1".into(), seen[0].after.clone())], &events)

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use slurm_types::{NodeState, UnixTime};
 
 use super::super::absence::{
-    MISSED_POLLS_BEFORE_DELETED, MISSED_POLLS_IF_MAJORITY_MISSING, confirm_absence,
+    MISSED_POLLS_BEFORE_DELETED, MISSED_POLLS_IF_MAJORITY_MISSING, NewNode, confirm_absence,
 };
 use super::super::event;
 use super::*;
@@ -45,7 +45,7 @@ fn events(states: &[&str]) -> Vec<String> {
                     .to_owned()
             }));
         }
-        tracked = Some(TrackedNode::after(tracked.as_ref(), &current));
+        tracked = Some(TrackedNode::after(tracked.as_ref(), &current, now()));
     }
     events
 }
@@ -209,7 +209,7 @@ fn reboots_maintenance_and_controller_restarts() {
 
 #[test]
 fn another_host_behind_the_same_name_is_reported() {
-    let before = TrackedNode::after(None, &record("IDLE+CLOUD"));
+    let before = TrackedNode::after(None, &record("IDLE+CLOUD"), now());
     let kinds = |record: &NodeRecord| {
         diff(Some(&before), record, now())
             .into_iter()
@@ -229,7 +229,7 @@ fn another_host_behind_the_same_name_is_reported() {
         kinds(&booted("IDLE+CLOUD", 9_000)),
         ["node.terminated", "node.provisioning", "node.active"]
     );
-    let fixed = TrackedNode::after(None, &record("IDLE"));
+    let fixed = TrackedNode::after(None, &record("IDLE"), now());
     let kinds: Vec<_> = diff(Some(&fixed), &booted("IDLE", 9_000), now())
         .into_iter()
         .map(|change| change.kind.to_string())
@@ -240,7 +240,7 @@ fn another_host_behind_the_same_name_is_reported() {
 #[test]
 fn actors_of_changes() {
     let actor = |state: &str| {
-        let before = TrackedNode::after(None, &record("IDLE"));
+        let before = TrackedNode::after(None, &record("IDLE"), now());
         let change = diff(Some(&before), &record(state), now()).remove(0);
         change.cause.actor.map(|actor| (actor.kind(), actor.user))
     };
@@ -263,6 +263,13 @@ fn actors_of_changes() {
     assert_eq!(actor("DOWN"), None);
 }
 
+const fn new_node(first: bool) -> NewNode {
+    match first {
+        true => NewNode::Baseline { count_from: 0 },
+        false => NewNode::Added { count_from: 0 },
+    }
+}
+
 /// Polls a cluster of nodes given as `name state`, and returns `name event`.
 struct Cluster(BTreeMap<String, TrackedNode>);
 
@@ -275,7 +282,7 @@ impl Cluster {
                 ..record(state)
             }
         });
-        let seen = confirm_absence(&self.0, first, answer.collect(), now());
+        let seen = confirm_absence(&self.0, |_| new_node(first), answer.collect(), now());
         let events = seen.iter().flat_map(|seen| {
             seen.changes
                 .iter()
@@ -411,8 +418,8 @@ fn states() -> impl Strategy<Value = String> {
 proptest! {
     #[test]
     fn the_same_state_again_is_no_event(first in states(), then in states()) {
-        let before = TrackedNode::after(None, &record(&first));
-        let after = TrackedNode::after(Some(&before), &record(&then));
+        let before = TrackedNode::after(None, &record(&first), now());
+        let after = TrackedNode::after(Some(&before), &record(&then), now());
         prop_assert!(diff(Some(&after), &record(&then), now()).is_empty());
     }
 
@@ -421,7 +428,7 @@ proptest! {
         let mut known = BTreeMap::new();
         let (mut ids, mut last) = (std::collections::BTreeSet::new(), 0);
         for (index, state) in polls.iter().enumerate() {
-            for seen in confirm_absence(&known, index == 0, vec![record(state)], now()) {
+            for seen in confirm_absence(&known, |_| new_node(index == 0), vec![record(state)], now()) {
                 for event in event::of("c", "scontrol show node", &seen) {
                     prop_assert!(ids.insert(event.id.clone()));
                     prop_assert_eq!(event.run_seq, last + 1);
@@ -435,8 +442,8 @@ proptest! {
 
     #[test]
     fn a_change_of_stage_is_published_unless_it_is_maintenance(first in states(), then in states()) {
-        let before = TrackedNode::after(None, &record(&first));
-        let after = TrackedNode::after(Some(&before), &record(&then));
+        let before = TrackedNode::after(None, &record(&first), now());
+        let after = TrackedNode::after(Some(&before), &record(&then), now());
         let events = !diff(Some(&before), &record(&then), now()).is_empty();
         prop_assert!(events || before.lifecycle == after.lifecycle || before.maintenance && after.maintenance);
     }

@@ -1,7 +1,7 @@
 use slurm_client::NodeRecord;
 use slurm_types::NodeState;
 
-use super::super::absence::confirm_absence;
+use super::super::absence::{NewNode, confirm_absence};
 use super::super::diff::TrackedNode;
 use super::*;
 
@@ -9,6 +9,7 @@ fn time(text: &str) -> DateTime<Utc> {
     text.parse().unwrap()
 }
 
+const ADDED: NewNode = NewNode::Added { count_from: 0 };
 const CALLED: &str = "2026-11-26T08:20:05Z";
 
 /// `provider action deadline instance`.
@@ -109,7 +110,7 @@ fn lived(answers: &[(&str, &str, Option<&str>)]) -> Vec<String> {
             })
             .into_iter()
             .collect();
-        let mut seen = confirm_absence(&known, false, vec![record(state, reason)], now);
+        let mut seen = confirm_absence(&known, |_| ADDED, vec![record(state, reason)], now);
         let mut notices = Notices {
             given: notices,
             limit,
@@ -186,6 +187,72 @@ fn a_node_that_stays_is_not_explained_by_an_old_notice() {
 }
 
 #[test]
+fn a_notice_alone_explains_no_outage() {
+    // Not of a cloud machine.
+    let mut known = BTreeMap::<String, TrackedNode>::new();
+    let now = time(CALLED);
+    let mut causes = Vec::new();
+    for (seconds, state) in [(0, "IDLE"), (20, "DOWN")] {
+        let fixed = NodeRecord {
+            instance_id: String::new(),
+            ..record(state, "Not responding")
+        };
+        let now = now + TimeDelta::seconds(seconds);
+        let mut seen = confirm_absence(&known, |_| ADDED, vec![fixed], now);
+        let mut notices = Notices {
+            given: vec![NodeNotice {
+                nodes: vec!["gpu-1".to_owned()],
+                instance_id: String::new(),
+                notice: notice(None),
+            }],
+            ..Notices::default()
+        };
+        apply(&mut seen, &mut notices, now);
+        causes.extend(seen.iter().map(|node| node.after.cause.clone()));
+        known.extend(seen.into_iter().map(|node| (node.record.name, node.after)));
+    }
+    assert_eq!(causes, ["", "unreachable"]);
+
+    // It was down before.
+    let events = lived(&[
+        ("IDLE+CLOUD", "", None),
+        ("DOWN+CLOUD", "Not responding", None),
+        ("DOWN+CLOUD", "Not responding", NOTICE),
+        ("DOWN+CLOUD+POWERING_DOWN", "Not responding", None),
+    ]);
+    let expected = [
+        "active ",
+        "down unreachable",
+        "preempted spot_preempted",
+        "terminating unreachable",
+    ];
+    assert_eq!(events, expected);
+}
+
+#[test]
+fn after_a_notice_that_came_to_nothing_another_explains_nothing() {
+    let again = r#"{"action": "terminate", "time": "2026-11-26T08:36:00Z"}"#;
+    let mut answers = vec![("IDLE+CLOUD", "", NOTICE)];
+    answers.extend([("IDLE+CLOUD", "", None); 40]);
+    answers.push(("IDLE+CLOUD", "", Some(again)));
+    answers.push(("DOWN+CLOUD", "Not responding", None));
+    let notices = ["preempted spot_preempted"; 2];
+    let expected = [&["active "][..], &notices, &["down unreachable"]].concat();
+    assert_eq!(lived(&answers), expected);
+}
+
+#[test]
+fn a_deadline_is_bounded_by_our_own_clock() {
+    let forged = SpotNotice {
+        deadline: Some(time(CALLED) + TimeDelta::hours(23)),
+        ..notice(Some(time(CALLED)))
+    };
+    let until = time(CALLED) + AWS_NOTICE + DETECTION_TIME;
+    assert_eq!(forged.effective_until(), until);
+    assert!(!forged.is_over(until) && forged.is_over(until + TimeDelta::seconds(1)));
+}
+
+#[test]
 fn forged_notices_of_one_node_give_one_event() {
     let texts: Vec<String> = (0..28)
         .map(|n| format!(r#"{{"action": "terminate", "time": "2026-11-26T09:{n:02}:00Z"}}"#))
@@ -214,6 +281,15 @@ fn times_out_of_range_are_refused() {
         r#"{"action": "terminate", "time": "2099-01-01T00:00:00Z"}"#,
         now
     ));
+    let aws = |time: &str| format!(r#"{{"action": "terminate", "time": "{time}"}}"#);
+    assert!(near(&aws("2026-11-26T08:23:05Z"), now) && !near(&aws("2026-11-26T08:23:06Z"), now));
+    assert!(near(&aws("2026-11-25T08:20:05Z"), now) && !near(&aws("2026-11-25T08:20:04Z"), now));
+    let azure = |time: &str| {
+        format!(
+            r#"{{"Events":[{{"EventType":"Preempt","NotBefore":"Thu, 26 Nov 2026 {time} GMT"}}]}}"#
+        )
+    };
+    assert!(near(&azure("08:36:05"), now) && !near(&azure("08:36:06"), now));
     // The end of chrono's range.
     assert!(near("TRUE", DateTime::<Utc>::MAX_UTC));
 }
@@ -252,7 +328,7 @@ fn more_notices_than_a_minute_admits_are_published_in_the_next_one() {
             name: name(node),
             ..record("IDLE", "")
         });
-        let mut seen = confirm_absence(&known, false, records.collect(), now);
+        let mut seen = confirm_absence(&known, |_| ADDED, records.collect(), now);
         published.push(apply(&mut seen, &mut notices, now).len());
         known.extend(seen.into_iter().map(|node| (node.record.name, node.after)));
         notices.given = notices.postponed.clone();

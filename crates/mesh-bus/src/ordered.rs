@@ -8,7 +8,7 @@ use async_nats::jetstream::consumer::{
 };
 use async_nats::jetstream::stream::ConsumerCreateStrictErrorKind;
 use chrono::{DateTime, Utc};
-use futures_util::{Stream, StreamExt as _, future};
+use futures_util::{Stream, StreamExt as _, future, stream};
 use mesh_events::catalogue::{DISPATCHER_CONSUMERS, dispatcher_consumers};
 
 use crate::consume::messages;
@@ -19,6 +19,8 @@ use crate::{BoxError, Bus, Error, Message};
 
 /// Messages per batch.
 const BATCH_SIZE: usize = 256;
+/// Gaps checked concurrently.
+const MAX_CONCURRENT_READS: usize = 32;
 /// The server removes the consumer after this time without a reader.
 const INACTIVE_THRESHOLD: Duration = Duration::from_secs(60);
 /// Interval of reads of a replica that lacks the newest messages.
@@ -57,9 +59,69 @@ impl Drop for DeleteOnDrop {
     }
 }
 
+/// Checks that a reader gets every message that the stream has.
+struct Complete {
+    bus: Bus,
+    stream: String,
+    /// Sequence of the last message.
+    previous: Option<u64>,
+    has_ended: bool,
+}
+
+impl Complete {
+    /// The messages of a batch before the first one that follows another which is in the stream and was not sent, as by a changed filter: a
+    /// new consumer gets it. Gaps of messages that were removed from the stream stay.
+    async fn retain(&mut self, mut batch: Vec<Message>) -> Vec<Message> {
+        let mut gaps = Vec::new();
+        for (index, message) in batch.iter().enumerate() {
+            let sequence = message.stream_sequence;
+            let next = self.previous.map_or(sequence, |previous| previous + 1);
+            if next != sequence {
+                gaps.push((index, next, sequence));
+            }
+            self.previous = Some(sequence);
+        }
+        let mut explained = stream::iter(gaps)
+            .map(|(index, next, sequence)| {
+                let (bus, stream) = (&self.bus, &self.stream);
+                async move { (index, bus.is_removed(stream, next, sequence).await) }
+            })
+            .buffered(MAX_CONCURRENT_READS);
+        let mut end = None;
+        while let Some((index, is_removed)) = explained.next().await {
+            if !is_removed {
+                end = Some(index);
+                break;
+            }
+        }
+        drop(explained);
+        if let Some(end) = end {
+            batch.truncate(end);
+            self.has_ended = true;
+        }
+        batch
+    }
+}
+
 impl Bus {
-    /// Streams the messages of a stream from a sequence on, in order and without a gap, in batches of those that are there. Ends when the
-    /// server is gone or a message was lost on the way: the caller begins again after the last message it got.
+    /// True if the stream has no message from `next` to before `sequence`, according to its leader. False if that does not answer.
+    async fn is_removed(&self, stream: &str, next: u64, sequence: u64) -> bool {
+        match self.next_stored(stream, ">", next).await {
+            Ok(found) => next <= sequence && found.is_none_or(|found| found.sequence >= sequence),
+            Err(error) => {
+                tracing::debug!(
+                    stream,
+                    next,
+                    error = error.to_string(),
+                    "gap of a stream not checked"
+                );
+                false
+            }
+        }
+    }
+
+    /// Streams the messages of a stream from a sequence on, in order and with none left out that the stream has, in batches of those that are
+    /// there. Ends when the server is gone or a message was lost on the way: the caller begins again after the last message it got.
     ///
     /// # Errors
     /// If the stream does not exist or NATS does not answer.
@@ -77,18 +139,29 @@ impl Bus {
         let messages = self.open_ephemeral(stream, config).await?;
         let consumer = ConsumerMetrics::of(stream, self.role());
         let mut expected = 1;
-        let mut previous = None;
-        // A message that is lost on the way leaves a gap in the consumer's sequence: the server never sends it again. One in the stream's is
-        // a removed message, or one that a changed filter left out: a new consumer begins after the gap, or gets it.
-        let contiguous = messages.take_while(move |message| {
-            let sequence = message.stream_sequence;
-            let follows = message.consumer_sequence == expected
-                && previous.is_none_or(|previous| previous + 1 == sequence);
+        // A message that is lost on the way leaves a gap in the consumer's sequence: the server never sends it again.
+        let received = messages.take_while(move |message| {
+            let follows = message.consumer_sequence == expected;
             expected += 1;
-            previous = Some(sequence);
             future::ready(follows)
         });
-        let batches = contiguous.ready_chunks(BATCH_SIZE);
+        let complete = Complete {
+            bus: self.clone(),
+            stream: stream.to_owned(),
+            previous: None,
+            has_ended: false,
+        };
+        let batches = stream::unfold(
+            (Box::pin(received.ready_chunks(BATCH_SIZE)), complete),
+            async |(mut batches, mut complete)| {
+                let batch = match complete.has_ended {
+                    true => return None,
+                    false => batches.next().await?,
+                };
+                let batch = complete.retain(batch).await;
+                (!batch.is_empty()).then_some((batch, (batches, complete)))
+            },
+        );
         Ok(batches.inspect(move |batch| {
             for message in batch {
                 metrics::consumed(&message.stream, "done");

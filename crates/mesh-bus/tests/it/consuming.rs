@@ -3,6 +3,7 @@ use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use async_nats::jetstream;
 use futures_util::StreamExt as _;
 use mesh_bus::{BatchHandler, Disposition, Handler, Message};
 use mesh_events::EventType::{JobCompleted, JobStarted};
@@ -235,6 +236,30 @@ async fn a_stream_is_read_in_order_from_a_sequence_or_a_time() {
     let others = ["slurm.*.node.>".to_owned()];
     let page = bus.stored_page(SLURM_EVENTS, &others, 1, 600, 64);
     assert!(page.await.unwrap().is_empty());
+}
+
+/// Each of them would end the reader, and cost a new consumer.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reader_goes_on_over_removed_messages() {
+    let nats = NatsServer::start().await;
+    let bus = connect(&nats, "webhook-dispatcher").await;
+    let shutdown = CancellationToken::new();
+    let events = (1..=600).map(|id| job_event(JobStarted, job(id)));
+    bus.publish_all(events.collect(), &shutdown).await.unwrap();
+    let jetstream = jetstream::new(async_nats::connect(nats.url()).await.unwrap());
+    let stream = jetstream.get_stream(SLURM_EVENTS).await.unwrap();
+    let is_left = |sequence: &u64| sequence % 3 != 0 && !(100..150).contains(sequence);
+    for sequence in (1..=590).filter(|sequence| !is_left(sequence)) {
+        stream.delete_message(sequence).await.unwrap();
+    }
+    let mut batches = Box::pin(bus.messages_from(SLURM_EVENTS, 1).await.unwrap());
+    let mut read = Vec::new();
+    while read.last() != Some(&600) {
+        let batch = batches.next().await.expect("one reader for all");
+        read.extend(batch.iter().map(|message| message.stream_sequence));
+    }
+    let left: Vec<u64> = (1..=600).filter(|&n| n > 590 || is_left(&n)).collect();
+    assert_eq!(read, left);
 }
 
 /// Subjects of very different numbers of messages: a page ends before a message that was not read.

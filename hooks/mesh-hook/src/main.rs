@@ -21,10 +21,13 @@ fn main() -> ExitCode {
         Invocation::Version => print(concat!("mesh-hook ", env!("CARGO_PKG_VERSION"), "\n")),
         Invocation::Flush(options) => return flush(&options),
         Invocation::Listen { options, socket } => {
-            if let Err(error) = listen::run(&options, &socket) {
-                report(error);
-            }
-            return ExitCode::FAILURE;
+            return match listen::run(&options, &socket) {
+                Ok(()) => ExitCode::SUCCESS,
+                Err(error) => {
+                    report(error);
+                    ExitCode::FAILURE
+                }
+            };
         }
         Invocation::Chain {
             mut options,

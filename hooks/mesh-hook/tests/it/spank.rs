@@ -331,3 +331,32 @@ async fn reports_wait_in_the_spool_while_nats_is_gone() {
     jobs.dedup();
     assert_eq!(jobs, (1..=501).collect::<Vec<_>>());
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stop_loses_no_report() {
+    const REPORTS: usize = 500;
+    let site = Site::start().await;
+    let socket = site.folder.path().join("spank.sock");
+    let mut listener = Listener::start(&site, &socket);
+    wait_until("the socket is there", TIMEOUT, async || socket.exists()).await;
+    // It accepts connections and answers nothing, so each window takes its time and the others wait.
+    let nats = site.nats.pid().unwrap().to_string();
+    let stopped = Command::new("kill").args(["-STOP", &nats]).status();
+    assert!(stopped.unwrap().success());
+    let writer = UnixDatagram::unbound().unwrap();
+    for job in 1..=REPORTS {
+        let report = format!("1 exit 1763760000123 {job} 0 20001 0 1 1 0 0");
+        writer.send_to(report.as_bytes(), &socket).unwrap();
+    }
+    listener.signal("-TERM");
+    let mut status = None;
+    wait_until("the listener has ended", TIMEOUT, async || {
+        status = listener.0.try_wait().unwrap();
+        status.is_some()
+    })
+    .await;
+    assert!(status.unwrap().success(), "{status:?}");
+    assert_eq!(site.spooled().len(), REPORTS);
+    let resumed = Command::new("kill").args(["-CONT", &nats]).status();
+    assert!(resumed.unwrap().success());
+}

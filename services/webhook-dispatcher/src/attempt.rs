@@ -1,6 +1,7 @@
 //! One attempt to deliver: whether it may be made now, and what follows from its result. No IO.
 //!
 //! - [`gate`]: admission by the [`circuit`] breaker, the [`rate`] limit and the receiver's `Retry-After`.
+//! - [`signal`]: what a result says about the endpoint.
 //! - [`retry`]: what follows an attempt; [`success`]: statuses that count as delivered; [`cause`]: why it failed.
 
 pub mod cause;
@@ -8,4 +9,5 @@ pub mod circuit;
 pub mod gate;
 pub mod rate;
 pub mod retry;
+pub mod signal;
 pub mod success;

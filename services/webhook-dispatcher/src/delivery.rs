@@ -1,7 +1,7 @@
 //! Deliveries of one endpoint.
 //!
 //! - [`endpoint_worker`]: the limits and attempts of an endpoint; [`loops`]: its tasks, which run only while they have
-//!   something to do ([`on_demand`]); [`lease`]: the right to send.
+//!   something to do ([`on_demand`]); [`worker_context`]: what all endpoints share; [`lease`]: the right to send.
 //! - [`handlers`]: events of the queue; [`catch_up`]: events that the queue missed; [`replays`]: replayed events.
 //! - [`due`]: retries, digests and notices that are due; [`redeliver`]: dead letters that are sent again.
 //! - [`array_digests`], [`pending`], [`costs`]: messages that are put together from several events.
@@ -30,3 +30,4 @@ pub mod redeliver;
 pub mod replays;
 pub mod retention_schedule;
 pub mod spending;
+pub mod worker_context;

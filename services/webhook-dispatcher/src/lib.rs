@@ -54,9 +54,9 @@ pub use guarded_http::Network;
 
 use api::{TestLimiter, Webhooks};
 use delivery::costs::Costs;
-use delivery::endpoint_worker::WorkerContext;
 use delivery::http::Http;
 use delivery::spending::SpendingWait;
+use delivery::worker_context::WorkerContext;
 use delivery::{outbox_publisher, retention_schedule};
 use endpoint::registry::Registry;
 use endpoint::reload::{EndpointReloader, read_endpoints};

@@ -22,8 +22,8 @@ use super::{
 };
 use crate::clock;
 use crate::config::{self, Endpoint};
-use crate::delivery::endpoint_worker::WorkerContext;
 use crate::delivery::outbox_publisher;
+use crate::delivery::worker_context::WorkerContext;
 use crate::endpoint::registry::{Definition, Registry, RetiredSecret};
 use crate::endpoint::worker_pool::WorkerPool;
 use crate::store::endpoints::{Activity, EndpointRow, Source};

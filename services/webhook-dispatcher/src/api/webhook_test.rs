@@ -16,7 +16,7 @@ use serde_json::Value;
 use super::{ApiError, Preview, PreviewRequest, TestRequest, TestResult};
 use crate::clock;
 use crate::config::Endpoint;
-use crate::delivery::endpoint_worker::WorkerContext;
+use crate::delivery::worker_context::WorkerContext;
 use event_message::format::{Format, ProviderState};
 
 /// Sends one test delivery immediately and returns the result.

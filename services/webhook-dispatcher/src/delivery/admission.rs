@@ -17,9 +17,8 @@ use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
 
 use crate::attempt::circuit::CircuitPermit;
-use crate::attempt::gate::{
-    AdmissionRules, AttemptSignal, Closed, Gate, STORED_GATE_KEY, State, StoredGate,
-};
+use crate::attempt::gate::{AdmissionRules, Closed, Gate, STORED_GATE_KEY, State, StoredGate};
+use crate::attempt::signal::AttemptSignal;
 use crate::clock;
 use crate::delivery::endpoint_worker::EndpointWorker;
 use crate::error::Error;

@@ -1,97 +1,42 @@
 //! One endpoint: its limits, attempts and retries. Endpoints share only the resources of [`WorkerContext`].
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use bytes::Bytes;
 use chrono::{DateTime, TimeDelta, Utc};
 use event_filter::{Filter, TypeSet};
 use event_message::{cancellation, pairing, pending};
-use mesh_bus::{Bus, trace};
+use mesh_bus::trace;
 use mesh_events::catalogue::SLURM_EVENTS;
 use mesh_events::{Event, from_timestamp};
-use tokio::sync::{Notify, Semaphore, watch};
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument as _, Span};
 
 use super::loops::Loops;
 use super::{post, spending};
-use crate::attempt::gate::AttemptSignal;
 use crate::attempt::retry::{Next, next_attempt};
+use crate::attempt::signal::AttemptSignal;
 use crate::config::Endpoint;
 use crate::delivery::admission::Admission;
 use crate::delivery::array_digests::ArrayDigests;
 use crate::delivery::auto_disable::FailureState;
 use crate::delivery::concurrency_limit::ConcurrencyLimit;
-use crate::delivery::costs::Costs;
-use crate::delivery::http::Http;
 use crate::delivery::lease::Lease;
 use crate::delivery::pending::PendingWatermark;
 use crate::delivery::post::DeliveryContent;
-use crate::delivery::spending::SpendingWait;
+use crate::delivery::worker_context::WorkerContext;
 use crate::error::Error;
 use crate::metrics::DeliveryMetrics;
-use crate::reader::EventReader;
-use crate::store::{Attempt, Delivery, State, Store};
-use crate::stream::event_cache::EventCache;
+use crate::store::{Attempt, Delivery, State};
 use crate::stream::queue::{EventHandler, EventQueue};
 use crate::stream::subscription::Subscription;
 use crate::{clock, metrics};
 
 /// Events that wait for an endpoint in memory, at least.
 const MIN_QUEUE_LENGTH: usize = 64;
-
-/// Resources shared by all endpoints.
-pub struct WorkerContext {
-    /// Connection to NATS.
-    pub bus: Bus,
-    /// Deliveries, endpoints and leases.
-    pub store: Store,
-    /// HTTP clients.
-    pub http: Http,
-    /// Recently decoded events.
-    pub event_cache: EventCache,
-    /// Slurm's `ClusterName`.
-    pub cluster: String,
-    /// Costs that arrived before their message.
-    pub costs: Costs,
-    /// How long a chat message waits for its cost.
-    pub cost_join_timeout: Duration,
-    /// Whether messages wait for what their owners have spent.
-    pub spending_wait: SpendingWait,
-    /// Pauses an endpoint after this time without a successful delivery. Zero: never.
-    pub auto_disable_after: Duration,
-    /// Signals that there are outcomes to publish.
-    pub outcomes: Notify,
-    /// Limits the requests in flight over all endpoints.
-    pub in_flight_limit: Arc<Semaphore>,
-    /// Endpoints whose outcomes this dispatcher publishes.
-    pub owned: RwLock<Vec<String>>,
-    /// The reader of the public bus.
-    pub reader: EventReader,
-    /// Endpoints that have, or had, events of replays, with the sequence of the last one.
-    pub replayed: Mutex<BTreeMap<String, u64>>,
-    /// Names of all endpoints. `None` before the first read of the database.
-    pub names: watch::Sender<Option<BTreeSet<String>>>,
-}
-
-impl WorkerContext {
-    /// Endpoints that have, or had, events of replays, with the sequence of the last one.
-    pub fn replayed(&self) -> MutexGuard<'_, BTreeMap<String, u64>> {
-        self.replayed.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Sets the endpoints that this dispatcher owns.
-    pub fn owned(&self, endpoints: Vec<String>) {
-        let mut owned = self.owned.write().unwrap_or_else(PoisonError::into_inner);
-        if *owned != endpoints {
-            *owned = endpoints;
-            self.outcomes.notify_one();
-        }
-    }
-}
 
 /// The running state of one endpoint. Its loops run on demand: an idle endpoint has no task.
 pub struct EndpointWorker {

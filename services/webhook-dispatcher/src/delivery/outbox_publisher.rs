@@ -19,7 +19,8 @@ use prost::Message as _;
 use tokio_util::sync::CancellationToken;
 
 use crate::attempt::cause::Cause;
-use crate::delivery::endpoint_worker::{EndpointWorker, WorkerContext};
+use crate::delivery::endpoint_worker::EndpointWorker;
+use crate::delivery::worker_context::WorkerContext;
 use crate::error::Error;
 use crate::names;
 use crate::repeat::RETRY_INTERVAL;

@@ -12,7 +12,7 @@ use mesh_bus::Backoff;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::steady::keeps_pace;
-use crate::delivery::endpoint_worker::WorkerContext;
+use crate::delivery::worker_context::WorkerContext;
 use crate::error::Error;
 use crate::store::Store;
 

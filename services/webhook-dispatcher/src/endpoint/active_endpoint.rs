@@ -8,8 +8,9 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::removal;
-use crate::delivery::endpoint_worker::{EndpointWorker, WorkerContext};
+use crate::delivery::endpoint_worker::EndpointWorker;
 use crate::delivery::lease::Lease;
+use crate::delivery::worker_context::WorkerContext;
 use crate::repeat::RETRY_INTERVAL;
 
 /// So many endpoints that start together leave memory behind that is worth giving back.

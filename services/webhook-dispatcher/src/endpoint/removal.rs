@@ -7,8 +7,8 @@ use mesh_bus::Backoff;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock;
-use crate::delivery::endpoint_worker::WorkerContext;
 use crate::delivery::lease::Lease;
+use crate::delivery::worker_context::WorkerContext;
 use crate::error::Error;
 use crate::repeat::RETRY_INTERVAL;
 

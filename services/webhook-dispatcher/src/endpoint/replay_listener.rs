@@ -7,7 +7,7 @@ use futures_util::StreamExt as _;
 use tokio_util::sync::CancellationToken;
 
 use super::worker_pool::WorkerPool;
-use crate::delivery::endpoint_worker::WorkerContext;
+use crate::delivery::worker_context::WorkerContext;
 use crate::repeat::while_connected;
 
 /// Watches for endpoints that have replays, until shutdown.

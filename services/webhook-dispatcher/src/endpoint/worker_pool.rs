@@ -11,14 +11,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use chrono::TimeDelta;
 use mesh_runtime::Condition;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use crate::clock;
-use crate::delivery::endpoint_worker::{EndpointWorker, WorkerContext};
+use crate::delivery::endpoint_worker::EndpointWorker;
 use crate::delivery::lease::{Lease, LeaseValidity};
+use crate::delivery::worker_context::WorkerContext;
 use crate::endpoint::active_endpoint::{ActiveEndpoint, begin};
 use crate::endpoint::registry::Registry;
 use crate::error::Error;
@@ -26,12 +25,12 @@ use crate::store::endpoints::{Activity, EndpointRow, EndpointSummary, Source};
 use crate::store::ownership::{AssignableEndpoint, LeaseAction, StoredLease, plan};
 use crate::store::replicas::TTL;
 
+mod unlisted;
+
 /// Interval between reconciliations of the workers.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// A dispatcher stops sending this long before others may take its leases.
 const MARGIN: Duration = Duration::from_secs(1);
-/// Grace period before an endpoint listed in no `mesh.toml` is removed: its dispatchers may only be restarting.
-const UNLISTED_AFTER: TimeDelta = TimeDelta::minutes(10);
 
 /// Endpoints whose definitions are read at once.
 const START_BATCH_SIZE: usize = 256;
@@ -146,18 +145,18 @@ impl WorkerPool {
             tokio::time::sleep(patience).await;
         };
         let mut out_of_patience = pin!(out_of_patience);
-        let mut cut_off = false;
+        let mut has_given_up = false;
         let mut id = String::new();
-        let mut listens = false;
+        let mut is_declared = false;
         loop {
             let leaving = shutdown.is_cancelled();
             let mut missing = Vec::new();
-            match self.tick(&mut id, leaving).await {
+            match self.reconcile(&mut id, leaving).await {
                 Ok(()) => {
-                    if !listens {
+                    if !is_declared {
                         missing = self.undeclared();
                     }
-                    listens |= missing.is_empty();
+                    is_declared |= missing.is_empty();
                     match missing.first() {
                         Some((name, _)) => condition.fail(format!(
                             "cursor of {name} not stored yet: events published before may not reach it"
@@ -181,9 +180,9 @@ impl WorkerPool {
                 // of endpoints.
                 () = all(&missing), if !missing.is_empty() => {}
                 () = shutdown.cancelled(), if !leaving => {}
-                () = &mut out_of_patience, if !cut_off => {
-                    cut_off = true;
-                    self.lose("shutdown deadline reached: requests in flight will be repeated", |_| true);
+                () = &mut out_of_patience, if !has_given_up => {
+                    has_given_up = true;
+                    self.cancel_leases("shutdown deadline reached: requests in flight will be repeated", |_| true);
                 }
             }
         }
@@ -195,12 +194,12 @@ impl WorkerPool {
         }
     }
 
-    async fn tick(&self, id: &mut String, leaving: bool) -> Result<(), Error> {
+    async fn reconcile(&self, id: &mut String, leaving: bool) -> Result<(), Error> {
         let store = &self.shared.store;
         let start = Instant::now();
-        if !self.still_at_work(id, leaving).await? {
+        if !self.stay_member(id, leaving).await? {
             // Other dispatchers may already hold the leases.
-            self.lose(TAKEN, |_| true);
+            self.cancel_leases(TAKEN, |_| true);
             let new = uuid::Uuid::new_v4().to_string();
             store.join(&new, &self.registry.listed()).await?;
             *id = new;
@@ -221,7 +220,7 @@ impl WorkerPool {
                 .get(name)
                 .is_some_and(|lease| lease.holder == *id && lease.epoch == epoch)
         };
-        self.lose(TAKEN, |lease| !ours(&lease.endpoint, lease.epoch));
+        self.cancel_leases(TAKEN, |lease| !ours(&lease.endpoint, lease.epoch));
         self.validity
             .set(store.is_shared().then(|| start + TTL - MARGIN));
 
@@ -269,7 +268,7 @@ impl WorkerPool {
         if !started.is_empty() {
             tokio::spawn(begin(Arc::clone(&self.shared), started));
         }
-        self.tidy();
+        self.remove_ended();
         self.shared.names.send_if_modified(|names| {
             let is_known = |names: &BTreeSet<String>| names.iter().eq(summaries.keys());
             let changed = !names.as_ref().is_some_and(is_known);
@@ -278,7 +277,7 @@ impl WorkerPool {
             }
             changed
         });
-        self.look_for_notices(&summaries).await?;
+        self.wake_for_notices(&summaries).await?;
         for name in store.with_redeliveries().await? {
             if let Some(worker) = self.running().get(&name).and_then(|it| it.worker.as_ref()) {
                 worker.redeliver();
@@ -296,7 +295,7 @@ impl WorkerPool {
     }
 
     /// Sends the heartbeat. Returns false if the dispatcher has to join, for the first time or again.
-    async fn still_at_work(&self, id: &str, leaving: bool) -> Result<bool, Error> {
+    async fn stay_member(&self, id: &str, leaving: bool) -> Result<bool, Error> {
         let store = &self.shared.store;
         if id.is_empty() {
             if !store.is_shared() {
@@ -309,7 +308,7 @@ impl WorkerPool {
     }
 
     /// Cancels lost leases. Their workers stop and send nothing more.
-    fn lose(&self, why: &str, lost: impl Fn(&Lease) -> bool) {
+    fn cancel_leases(&self, why: &str, lost: impl Fn(&Lease) -> bool) {
         for running in self.running().values_mut() {
             if !running.lease.lost.is_cancelled() && lost(&running.lease) {
                 tracing::warn!(endpoint = running.lease.endpoint, "{why}");
@@ -339,7 +338,7 @@ impl WorkerPool {
     }
 
     /// If the set of paused and disabled endpoints changed, notices about them may be due at other endpoints.
-    async fn look_for_notices(
+    async fn wake_for_notices(
         &self,
         summaries: &BTreeMap<String, EndpointSummary>,
     ) -> Result<(), Error> {
@@ -359,7 +358,7 @@ impl WorkerPool {
     }
 
     /// Removes workers that have ended.
-    fn tidy(&self) {
+    fn remove_ended(&self) {
         let mut all = self.running();
         all.retain(|_, running| !running.has_ended());
         self.shared.owned(all.keys().cloned().collect());
@@ -420,56 +419,6 @@ impl WorkerPool {
         );
         self.running().insert(name.to_owned(), running);
         worker
-    }
-
-    /// Records endpoints that are listed in no `mesh.toml`, and removes them after the grace period.
-    async fn remove_from_config(
-        &self,
-        replicas: &[crate::store::ownership::Replica],
-        summaries: &BTreeMap<String, EndpointSummary>,
-    ) -> Result<(), Error> {
-        let store = &self.shared.store;
-        let now = clock::now();
-        let grace = if store.is_shared() {
-            UNLISTED_AFTER
-        } else {
-            TimeDelta::zero()
-        };
-        for (name, summary) in summaries {
-            if summary.source != Source::File || summary.activity == Activity::Removed {
-                continue;
-            }
-            let listed = replicas.iter().any(|replica| replica.files.contains(name));
-            match summary.unlisted_at {
-                Some(_) if listed => store.remove_from_config(name, None).await?,
-                None if !listed => {
-                    store.remove_from_config(name, Some(now)).await?;
-                    self.wake();
-                }
-                // Written while a clock was ahead.
-                Some(since) if since > now + UNLISTED_AFTER => {
-                    store.remove_from_config(name, Some(now)).await?;
-                }
-                Some(since) if now - since >= grace => {
-                    tracing::info!(
-                        endpoint = name,
-                        "endpoint is no longer in any mesh.toml, removing it"
-                    );
-                    store
-                        .set_activity(
-                            name,
-                            Activity::Removed,
-                            "removed from the configuration",
-                            now,
-                            None,
-                        )
-                        .await?;
-                    self.wake();
-                }
-                Some(_) | None => {}
-            }
-        }
-        Ok(())
     }
 
     fn running(&self) -> MutexGuard<'_, BTreeMap<String, ActiveEndpoint>> {

@@ -1,5 +1,3 @@
-use std::time::Duration;
-
 use chrono::TimeDelta;
 use proptest::prelude::*;
 

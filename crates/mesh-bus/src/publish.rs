@@ -21,8 +21,8 @@ use crate::{Backoff, Bus, Error, metrics, trace};
 /// Limit of entities that [`Bus::publish_all`] publishes at the same time.
 const MAX_IN_FLIGHT_PUBLISHES: usize = 256;
 
-/// The clock of a process may have been ahead of the server's by this much.
-const MAX_CLOCK_DIFFERENCE: TimeDelta = TimeDelta::days(1);
+/// How far the clock of the process that observed an event may have been ahead of the server's.
+const MAX_OBSERVER_CLOCK_LEAD: TimeDelta = TimeDelta::days(1);
 
 /// JetStream's receipt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -263,7 +263,8 @@ impl Bus {
     async fn stored_ids(&self, events: &[Event]) -> Result<HashSet<String>, Error> {
         let times = events.iter().filter_map(|event| event.observed_at.as_ref());
         let oldest = times.map(|at| at.seconds).min().unwrap_or_default();
-        let since = DateTime::from_timestamp(oldest, 0).unwrap_or_default() - MAX_CLOCK_DIFFERENCE;
+        let since =
+            DateTime::from_timestamp(oldest, 0).unwrap_or_default() - MAX_OBSERVER_CLOCK_LEAD;
         let mut wanted: BTreeMap<String, HashSet<&str>> = BTreeMap::new();
         for event in events {
             if let Ok(subject) = subject::of(event) {

@@ -13,7 +13,8 @@ use mesh_events::proto::mesh::audit::v1::AuditEntry;
 use prost::Message as _;
 use sha2::{Digest as _, Sha256};
 
-use super::{DataOfOthers, ReadEntry};
+use super::DataOfOthers;
+use super::publisher::ReadEntry;
 use crate::api::Caller;
 
 /// How long an entry covers repetitions of its query.

@@ -1,10 +1,10 @@
 //! Compares every index of the ledger's tables on PostgreSQL with its table.
 //!
-//! Three reads in one snapshot: the table without an order, and for each of its indexes the keys as the index has them and the
-//! rows to which its entries point, both in the order of the index. Each gives a number of rows and a sum of hashes, the latter two
-//! also how often a key is smaller than the one before it. With the same sums and no such key both are the table in the order of the
-//! keys, so each entry has the key of the row to which it points. Nobody can choose keys with equal sums beforehand, because the seed
-//! of the hashes is random.
+//! Three reads in one snapshot: the places of the table's rows without an order, and for each of its indexes the rows to which its
+//! entries point and the keys as the index has them, both in the order of the index. The places of both reads of rows have the same
+//! number and sum of hashes, so each row has one entry. The keys of the rows and of the entries have the same sum of hashes that
+//! include their position, so each entry has the key of the row to which it points. That these keys are in order is checked by
+//! amcheck, or else here. Nobody can choose values with equal sums beforehand, because the seed of the hashes is random.
 
 use std::panic::resume_unwind;
 
@@ -42,27 +42,37 @@ struct Index {
     keys: String,
 }
 
-/// What a read in the order of an index has found.
-struct Found {
+/// Rows of a table, or of those to which an index points.
+#[derive(PartialEq, Eq)]
+struct Places {
     rows: i64,
-    /// Number of keys that are smaller than the one before.
-    late: i64,
+    /// Sum of the hashes of their places.
     digest: String,
 }
 
-/// What a table has for an index.
-struct Expected {
-    rows: i64,
-    keys: String,
-    /// Of keys and places of the rows.
-    places: String,
+/// The keys of the entries of an index.
+struct Entries {
+    number: i64,
+    /// Number of keys that are smaller than the one before.
+    late: i64,
+    /// Sum of the hashes of keys and positions.
+    digest: String,
+}
+
+/// Who checks that the keys of an index are in order.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum OrderCheck {
+    /// amcheck has checked all indexes.
+    Done,
+    /// The comparison does, which takes longer.
+    Here,
 }
 
 /// Compares all indexes.
 ///
 /// # Errors
 /// If the database cannot be read.
-pub async fn compare(pool: &Pool) -> Result<Integrity, sqlx::Error> {
+pub async fn compare(pool: &Pool, order: OrderCheck) -> Result<Integrity, sqlx::Error> {
     let rows = pool.rows(&Sql::new(INDEXES)).await?;
     let index = |row: &Row| {
         Ok(Index {
@@ -79,7 +89,11 @@ pub async fn compare(pool: &Pool) -> Result<Integrity, sqlx::Error> {
     for of_table in indexes?.chunk_by(|one, next| one.relation == next.relation) {
         for some in of_table.chunks(INDEXES_PER_READ) {
             let indexes = some.to_vec();
-            comparisons.push(Comparison { indexes, seed });
+            comparisons.push(Comparison {
+                indexes,
+                seed,
+                order,
+            });
         }
     }
     let mut waiting = comparisons.into_iter();
@@ -114,6 +128,7 @@ pub async fn compare(pool: &Pool) -> Result<Integrity, sqlx::Error> {
 struct Comparison {
     indexes: Vec<Index>,
     seed: i64,
+    order: OrderCheck,
 }
 
 impl Comparison {
@@ -130,20 +145,18 @@ impl Comparison {
         set(&mut snapshot, BY_INDEX).await?;
         for (index, expected) in self.indexes.iter().zip(table) {
             let name = &index.name;
-            // The place is in no index, so with it the rows are read.
-            let scan = format!("Index Scan using {name} ");
-            let rows = self.read(&mut snapshot, index, ", ctid", &scan).await?;
-            let scan = format!("Index Only Scan using {name} ");
-            let keys = self.read(&mut snapshot, index, "", &scan).await?;
-            let (Some(rows), Some(keys)) = (rows, keys) else {
+            let rows = self.rows(&mut snapshot, index).await?;
+            let entries = self.entries(&mut snapshot, index).await?;
+            let (Some((places, keys)), Some(entries)) = (rows, entries) else {
                 return Ok(not_read(name));
             };
-            let is_same = (rows.rows, &rows.digest) == (expected.rows, &expected.places)
-                && (keys.rows, &keys.digest) == (expected.rows, &expected.keys);
-            if !is_same || rows.late > 0 || keys.late > 0 {
+            let is_same = places == expected
+                && (entries.number, &entries.digest) == (expected.rows, &keys)
+                && entries.late == 0;
+            if !is_same {
                 return Ok(Integrity::Damaged(format!(
                     "the index {name} has {} entries for {} rows of {}, or others than they are",
-                    keys.rows, expected.rows, index.relation
+                    entries.number, expected.rows, index.relation
                 )));
             }
         }
@@ -151,18 +164,17 @@ impl Comparison {
         Ok(Integrity::Whole)
     }
 
-    /// Reads the table once. `None` if PostgreSQL plans to read an index instead.
+    /// Reads the table once, for each index the rows that it should have. `None` if PostgreSQL plans to read an index instead.
     async fn table(
         &self,
         snapshot: &mut Transaction<'_>,
-    ) -> Result<Option<Vec<Expected>>, sqlx::Error> {
+    ) -> Result<Option<Vec<Places>>, sqlx::Error> {
         let seed = self.seed;
         let columns = self.indexes.iter().map(|index| {
-            let Index { condition, keys, .. } = index;
+            let condition = &index.condition;
             format!(
                 "COUNT(*) FILTER (WHERE {condition}),
-                 COALESCE(SUM(hash_record_extended(ROW({keys}), {seed})) FILTER (WHERE {condition}), 0)::text,
-                 COALESCE(SUM(hash_record_extended(ROW({keys}, ctid), {seed})) FILTER (WHERE {condition}), 0)::text"
+                 COALESCE(SUM(hashtidextended(ctid, {seed})) FILTER (WHERE {condition}), 0)::text"
             )
         });
         let columns: Vec<String> = columns.collect();
@@ -171,46 +183,96 @@ impl Comparison {
         let Some(row) = planned(snapshot, sql, "Seq Scan on ").await? else {
             return Ok(None);
         };
-        let expected = (0..self.indexes.len()).map(|index| {
-            let first = 3 * index;
-            Ok(Expected {
-                rows: row.at(first)?,
-                keys: row.at(first + 1)?,
-                places: row.at(first + 2)?,
+        let places = (0..self.indexes.len()).map(|index| {
+            Ok(Places {
+                rows: row.at(2 * index)?,
+                digest: row.at(2 * index + 1)?,
             })
         });
-        expected.collect::<Result<_, sqlx::Error>>().map(Some)
+        places.collect::<Result<_, sqlx::Error>>().map(Some)
     }
 
-    /// Reads keys, and their places unless that is empty, in the order of an index. `None` if PostgreSQL plans another scan.
-    async fn read(
+    /// Reads the rows to which an index points, in its order: their places, and the digest of their keys and positions. `None` if
+    /// PostgreSQL plans another scan.
+    async fn rows(
         &self,
         snapshot: &mut Transaction<'_>,
         index: &Index,
-        place: &str,
-        scan: &str,
-    ) -> Result<Option<Found>, sqlx::Error> {
-        let Index {
-            relation,
-            condition,
-            keys,
-            ..
-        } = index;
+    ) -> Result<Option<(Places, String)>, sqlx::Error> {
         let seed = self.seed;
+        let ordered = index.ordered(&format!(
+            "{}, hashtidextended(ctid, {seed}) AS place_hash",
+            index.hash(seed)
+        ));
         let sql = format!(
-            "SELECT COUNT(*), COUNT(*) FILTER (WHERE before > key), COALESCE(SUM(hash), 0)::text
-             FROM (SELECT ROW({keys}) AS key, lag(ROW({keys})) OVER () AS before, hash_record_extended(ROW({keys}{place}), {seed}) AS hash
-                   FROM (SELECT {keys}{place} FROM {relation} WHERE {condition} ORDER BY {keys}) AS ordered) AS hashed"
+            "SELECT COUNT(*), COALESCE(SUM(place_hash), 0)::text, {DIGEST}
+             FROM (SELECT key_hash, place_hash, row_number() OVER () AS position FROM {ordered}) AS numbered"
         );
-        let row = planned(snapshot, sql, scan).await?;
+        // The place is in no index, so the rows are read.
+        let scan = format!("Index Scan using {} ", index.name);
+        let row = planned(snapshot, sql, &scan).await?;
         row.map(|row| {
-            Ok(Found {
+            let places = Places {
                 rows: row.at(0)?,
+                digest: row.at(1)?,
+            };
+            Ok((places, row.at(2)?))
+        })
+        .transpose()
+    }
+
+    /// Reads the entries of an index alone, in its order. `None` if PostgreSQL plans another scan.
+    async fn entries(
+        &self,
+        snapshot: &mut Transaction<'_>,
+        index: &Index,
+    ) -> Result<Option<Entries>, sqlx::Error> {
+        let (keys, hash) = (&index.keys, index.hash(self.seed));
+        let (ordered, late) = match self.order {
+            OrderCheck::Done => (index.ordered(&hash), "FALSE".to_owned()),
+            OrderCheck::Here => (
+                index.ordered(&format!("{hash}, {keys}")),
+                format!("lag(ROW({keys})) OVER () > ROW({keys})"),
+            ),
+        };
+        let sql = format!(
+            "SELECT COUNT(*), COUNT(*) FILTER (WHERE late), {DIGEST}
+             FROM (SELECT key_hash, {late} AS late, row_number() OVER () AS position FROM {ordered}) AS numbered"
+        );
+        let scan = format!("Index Only Scan using {} ", index.name);
+        let row = planned(snapshot, sql, &scan).await?;
+        row.map(|row| {
+            Ok(Entries {
+                number: row.at(0)?,
                 late: row.at(1)?,
                 digest: row.at(2)?,
             })
         })
         .transpose()
+    }
+}
+
+/// The digest of keys and their positions.
+const DIGEST: &str = "COALESCE(SUM(hashint8extended(position, key_hash)), 0)::text";
+
+impl Index {
+    /// The hash of the keys of a row.
+    fn hash(&self, seed: i64) -> String {
+        format!(
+            "hash_record_extended(ROW({}), {seed}) AS key_hash",
+            self.keys
+        )
+    }
+
+    /// A query in the order of the index.
+    fn ordered(&self, columns: &str) -> String {
+        let Self {
+            relation,
+            condition,
+            keys,
+            ..
+        } = self;
+        format!("(SELECT {columns} FROM {relation} WHERE {condition} ORDER BY {keys}) AS ordered")
     }
 }
 

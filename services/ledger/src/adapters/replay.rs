@@ -1,6 +1,6 @@
 //! The table of replays, and the entries to replay.
 
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, TimeDelta, Utc};
 use mesh_db::sql::{Row, Sql};
 use mesh_runtime::api::Visibility;
 
@@ -10,6 +10,9 @@ use crate::domain::filter::Selection;
 use crate::domain::query::Query;
 use crate::domain::replay::{AuditProgress, Replay, ReplayState};
 use crate::error::Error;
+
+/// How far the clock of another replica may be ahead.
+const MAX_REPLICA_CLOCK_LEAD: TimeDelta = TimeDelta::minutes(1);
 
 /// A replay claimed by this process.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -143,7 +146,8 @@ impl Store {
         self.write_replay(&sql).await
     }
 
-    /// Claims the oldest unfinished replay that no process holds.
+    /// Claims the oldest unfinished replay that no process holds. A lease that ends far later than
+    /// a new one was stored by a process whose clock was ahead, and holds nothing.
     ///
     /// # Errors
     /// If the database refuses.
@@ -153,8 +157,12 @@ impl Store {
         until: DateTime<Utc>,
     ) -> Result<Option<ReplayLease>, Error> {
         let open = |sql: Sql| {
-            sql.push(" audited < 2 AND lease_until < ")
+            let lead = until + MAX_REPLICA_CLOCK_LEAD;
+            sql.push(" audited < 2 AND (lease_until < ")
                 .bind(now.timestamp_micros())
+                .push(" OR lease_until > ")
+                .bind(lead.timestamp_micros())
+                .push(")")
         };
         // Searched without a lock, because usually there is none.
         let oldest =

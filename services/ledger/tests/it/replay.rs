@@ -41,6 +41,7 @@ on_both!(
     a_replay_is_begun_once_seen_by_few_and_ended_by_fewer,
     after_a_kill_it_resumes_and_publishes_each_event_once,
     old_replay_messages_are_purged,
+    a_lease_of_the_far_future_holds_nothing,
 );
 
 const LIMITS: ReplayLimits = ReplayLimits {
@@ -500,4 +501,23 @@ async fn old_replay_messages_are_purged(database: Database) {
     assert_eq!(count(&new).await, 1);
     stop.cancel();
     working.await.unwrap();
+}
+
+/// The process that had it was killed, and its clock was ahead.
+async fn a_lease_of_the_far_future_holds_nothing(database: Database) {
+    let ledger = Ledger::start(database).await;
+    let root = ledger.as_seen_by(admin()).await;
+    root.done(json!({})).await;
+    let mut outsider = ledger.database.outsider().await;
+    let ended = "SELECT COUNT(*) FROM replays WHERE audited = 2";
+    wait_until("its end is audited", DEADLINE, async || {
+        outsider.numbers(ended).await == [1]
+    })
+    .await;
+    let held = "UPDATE replays SET audited = 1, lease_until = 4070908800000000";
+    outsider.execute(held).await;
+    wait_until("another process takes it", DEADLINE, async || {
+        outsider.numbers(ended).await == [1]
+    })
+    .await;
 }

@@ -1,24 +1,20 @@
-//! The table of archives, and the deletion of archived payloads.
+//! The table of archives, and which entries are due.
 
 use std::ops::RangeInclusive;
 
 use chrono::{DateTime, Utc};
 use ledger_format::archive::IdHasher;
-use mesh_db::Location;
-use mesh_db::pool::{Access, Pool, Transaction};
+use mesh_db::pool::{Access, Transaction};
 use mesh_db::sql::{Row, Sql};
-use sqlx::Executor as _;
 
+use super::checkpoint_rows;
 use super::store::Store;
-use super::{checkpoint_rows, postgres, sqlite};
 use crate::domain::archive::{Evidence, StoredArchive, StoredFile};
 use crate::domain::audited::Audited;
 use crate::domain::checkpoint::StoredCheckpoint;
 use crate::domain::keys::audit_id;
 use crate::error::Error;
 
-/// Maximum number of payloads deleted in one transaction.
-const PAGE_ENTRIES: u32 = 2000;
 /// Maximum number of payloads that one query checks for their age.
 const ERASE_STEP_ENTRIES: u64 = 20_000;
 
@@ -118,19 +114,21 @@ impl Store {
             .map_err(Error::Read)
     }
 
-    /// Returns the last entry before the first young one: recorded since the start of this time
-    /// range, or observed in it.
+    /// Returns the last entry before the first young one: recorded or observed in this time range.
+    /// An entry recorded after the range was recorded by a clock that was ahead. It counts as
+    /// recorded when the next one was.
     ///
     /// # Errors
     /// If the database cannot be read.
     pub async fn last_before(&self, young: &RangeInclusive<DateTime<Utc>>) -> Result<u64, Error> {
         // Read first: entries appended meanwhile are later.
         let head = self.head().await?.seq;
-        let mut scanned_to = self.archived_to().await?;
+        let archived_to = self.archived_to().await?;
+        let (mut scanned_to, mut last) = (archived_to, head);
         // In steps, so that the cost of a query does not grow with the ledger.
         while scanned_to < head {
             let end = scanned_to.saturating_add(ERASE_STEP_ENTRIES).min(head);
-            let since = |sql: Sql, column: &'static str| {
+            let within = |sql: Sql, column: &'static str| {
                 sql.push(" WHERE seq > ")
                     .bind(scanned_to.cast_signed())
                     .push(" AND seq <= ")
@@ -139,22 +137,36 @@ impl Store {
                     .push(column)
                     .push(" >= ")
                     .bind(young.start().timestamp_micros())
+                    .push(" AND ")
+                    .push(column)
+                    .push(" <= ")
+                    .bind(young.end().timestamp_micros())
             };
             let recorded = Sql::new("SELECT MIN(seq) AS seq FROM (SELECT seq FROM payloads");
             let observed =
-                since(recorded, "recorded_at").push(" UNION ALL SELECT seq FROM event_index");
-            let sql = since(observed, "observed_at")
-                .push(" AND observed_at <= ")
-                .bind(young.end().timestamp_micros())
-                .push(") AS since");
+                within(recorded, "recorded_at").push(" UNION ALL SELECT seq FROM event_index");
+            let sql = within(observed, "observed_at").push(") AS young");
             let row = self.first(&sql).await?;
             let first = row.map_or(Ok(None), |row| row.get::<Option<i64>>("seq"));
             if let Some(first) = first.map_err(Error::Read)? {
-                return Ok(first.unsigned_abs() - 1);
+                last = first.unsigned_abs() - 1;
+                break;
             }
             scanned_to = end;
         }
-        Ok(head)
+        let old = Sql::new(
+            "SELECT e.seq FROM entries e LEFT JOIN payloads p ON p.seq = e.seq WHERE e.seq > ",
+        )
+        .bind(archived_to.cast_signed())
+        .push(" AND e.seq <= ")
+        .bind(last.cast_signed())
+        .push(" AND (p.recorded_at IS NULL OR p.recorded_at < ")
+        .bind(young.start().timestamp_micros())
+        .push(") ORDER BY e.seq DESC LIMIT 1");
+        let row = self.first(&old).await?;
+        let seq = row.map(|row| row.get::<i64>("seq")).transpose();
+        let seq = seq.map_err(Error::Read)?;
+        Ok(seq.map_or(archived_to, i64::unsigned_abs))
     }
 
     /// Returns the checkpoint at which a range after the entry `after` ends. It is the largest one
@@ -219,109 +231,7 @@ impl Store {
     }
 }
 
-/// Records ranges and deletes their payloads. Uses a database role with these rights.
-#[derive(Clone, Debug)]
-pub struct PayloadEraser {
-    pool: Pool,
-}
-
-impl PayloadEraser {
-    /// Creates the pool. Opens no connection yet.
-    pub fn connect(location: &Location) -> Self {
-        let pool = match location {
-            Location::Sqlite(path) => sqlite::dropping(path),
-            Location::Postgres(options) => postgres::dropping(options),
-        };
-        Self { pool }
-    }
-
-    /// Records a range signed by this key. From then on its payloads may be deleted.
-    ///
-    /// # Errors
-    /// If the database refuses: the range does not follow the last one, the role lacks the right,
-    /// or the key was replaced meanwhile.
-    pub async fn note(&self, archive: &StoredArchive, vkey: &str) -> Result<(), Error> {
-        let insert = insert(archive);
-        let mut connection = self.pool.acquire().await.map_err(Error::Retain)?;
-        let noted = async {
-            let mut transaction = connection.begin(Access::Write).await?;
-            one_at_a_time(&mut transaction).await?;
-            let newest = Sql::new("SELECT vkey FROM checkpoint_keys ORDER BY number DESC LIMIT 1");
-            let newest = transaction.conn().first(&newest).await?;
-            let newest = newest.map(|row| row.get::<String>("vkey")).transpose()?;
-            if newest.as_deref() != Some(vkey) {
-                return Ok(false);
-            }
-            transaction.conn().execute(&insert).await?;
-            transaction.commit().await?;
-            Ok(true)
-        };
-        match noted.await.map_err(Error::Retain)? {
-            true => Ok(()),
-            false => Err(Error::Unsigned(
-                "the signing key was replaced in the meantime; run the command again".to_owned(),
-            )),
-        }
-    }
-
-    /// Deletes a batch of payloads up to an entry, the oldest first, with their index rows, except
-    /// those of the entries in `except`. Returns their number, 0 if none are left.
-    ///
-    /// # Errors
-    /// If the database refuses because no recorded range contains them. Nothing is deleted then.
-    pub async fn drop_some(&self, end: i64, except: &[i64]) -> Result<u64, Error> {
-        self.try_drop_some(end, except).await.map_err(Error::Retain)
-    }
-
-    async fn try_drop_some(&self, end: i64, except: &[i64]) -> Result<u64, sqlx::Error> {
-        let mut connection = self.pool.acquire().await?;
-        let mut transaction = connection.begin(Access::Write).await?;
-        let oldest = archived_payloads(end, except)
-            .push(" ORDER BY seq LIMIT ")
-            .bind(PAGE_ENTRIES);
-        let rows = transaction.conn().rows(&oldest).await?;
-        let last = match rows.last() {
-            Some(row) if rows.len() == PAGE_ENTRIES as usize => row.get::<i64>("seq")?,
-            // In a tampered database, index rows may exist without a payload.
-            _ => end,
-        };
-        let mut dropped = 0;
-        for table in [
-            "DELETE FROM event_nodes",
-            "DELETE FROM event_index",
-            "DELETE FROM payloads",
-        ] {
-            let sql = Sql::new(table).push(" WHERE seq <= ").bind(last);
-            let sql = sql.push(" AND NOT seq").any_of(except.to_vec());
-            dropped = transaction.conn().execute(&sql).await?;
-        }
-        transaction.commit().await?;
-        Ok(dropped)
-    }
-
-    /// Removes deleted content from where the database has copies of it: SQLite's write-ahead log,
-    /// and PostgreSQL's statistics, which have the most frequent values of a column. What vacuum
-    /// removes, it removes later.
-    ///
-    /// # Errors
-    /// If the database refuses.
-    pub async fn purge_copies(&self) -> Result<(), Error> {
-        match &self.pool {
-            Pool::Sqlite(pool) => sqlite::empty_log(pool).await.map_err(Error::Retain),
-            Pool::Postgres(pool) => {
-                let analyze = "ANALYZE event_nodes, event_index, payloads";
-                pool.execute(analyze).await.map(drop).map_err(Error::Retain)
-            }
-        }
-    }
-
-    /// Closes all connections.
-    pub async fn close(&self) {
-        self.pool.close().await;
-    }
-}
-
-fn archived_payloads(end: i64, except: &[i64]) -> Sql {
+pub(super) fn archived_payloads(end: i64, except: &[i64]) -> Sql {
     Sql::new("SELECT seq FROM payloads WHERE seq <= ")
         .bind(end)
         .push(" AND NOT seq")
@@ -368,27 +278,6 @@ pub(super) fn archive(row: &Row) -> Result<StoredArchive, sqlx::Error> {
         ids: row.get::<Option<Vec<u8>>>("ids")?.unwrap_or_default(),
         note: text("note")?,
     })
-}
-
-fn insert(archive: &StoredArchive) -> Sql {
-    let file = archive.file.as_ref();
-    Sql::new(
-        "INSERT INTO archives (number, first_seq, last_seq, signed_by, made_at, made_by, ids, note, path, sha256, bytes) VALUES (",
-    )
-    .list([
-        archive.number.into(),
-        archive.first_seq.into(),
-        archive.last_seq.into(),
-        (&archive.signed_by).into(),
-        archive.made_at.into(),
-        (&archive.made_by).into(),
-        archive.ids.as_slice().into(),
-        archive.note.as_deref().into(),
-        file.map(|file| file.path.as_str()).into(),
-        file.map(|file| file.sha256.as_slice()).into(),
-        file.map(|file| file.bytes).into(),
-    ])
-    .push(")")
 }
 
 /// Returns the ranges after a number and whether the ledger signed each of them, from one snapshot.
@@ -478,15 +367,4 @@ async fn own_clusters(snapshot: &mut Transaction<'_>) -> Result<Vec<String>, sql
             Ok(String::from_utf8_lossy(&cluster).into_owned())
         })
         .collect()
-}
-
-/// Until the transaction ends, no other process can record a range or replace the key. So each
-/// range is signed by the key that is active at its time.
-pub(super) async fn one_at_a_time(transaction: &mut Transaction<'_>) -> Result<(), sqlx::Error> {
-    // SQLite allows only one write transaction anyway.
-    let lock = Sql::default().either(
-        "SELECT 1",
-        "SELECT pg_advisory_xact_lock(hashtext('ledger_archives'))",
-    );
-    transaction.conn().rows(&lock).await.map(drop)
 }

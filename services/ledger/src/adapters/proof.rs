@@ -7,9 +7,9 @@ use ledger_format::merkle::{Frontier, Node};
 use mesh_db::pool::{Access, Conn, Transaction};
 use mesh_db::sql::Sql;
 
-use super::archives;
 use super::checkpoint_rows::{checkpoint, checkpoints, key, keys};
 use super::store::Store;
+use super::{archives, payload_eraser};
 use crate::domain::checkpoint::StoredCheckpoint;
 use crate::domain::keys::StoredKey;
 use crate::domain::tile::{TILE_WIDTH, Tile, Tiles, grow};
@@ -280,7 +280,7 @@ impl Store {
 
 /// True if an archive signed by the ledger has no audit entry yet.
 async fn unaudited_archives(transaction: &mut Transaction<'_>) -> Result<bool, sqlx::Error> {
-    archives::one_at_a_time(transaction).await?;
+    payload_eraser::one_at_a_time(transaction).await?;
     let checked = archives::checked(transaction, 0).await?;
     Ok(checked.iter().any(|one| one.authentic && !one.audited))
 }

@@ -20,6 +20,9 @@ use super::checkpoint::Checkpoint;
 use super::keys::{StoredKey, in_charge};
 use super::note::PublicKey;
 
+/// How far a clock may be ahead whose times count.
+const MAX_CLOCK_LEAD: Days = Days::new(1);
+
 /// Kind of audit entries about archives.
 pub const KIND: &str = "retention";
 
@@ -193,11 +196,11 @@ pub fn name(first_seq: i64, last_seq: i64) -> String {
     format!("ledger-{first_seq:012}-{last_seq:012}.ndjson.gz")
 }
 
-/// Returns the times of observation of entries that stay. A time more than a day after `now` is a
-/// faulty clock's, and would keep the content for as long as it claims: only the time of recording
-/// counts then.
+/// Returns the times of observation and recording of entries that stay. A time more than a day
+/// after `now` is a faulty clock's, and would keep the content, and all behind it, for as long as it
+/// claims: it does not count.
 pub fn young(before: DateTime<Utc>, now: DateTime<Utc>) -> RangeInclusive<DateTime<Utc>> {
-    before..=now.checked_add_days(Days::new(1)).unwrap_or(now)
+    before..=now.checked_add_days(MAX_CLOCK_LEAD).unwrap_or(now)
 }
 
 /// Returns the name of a file without its folders.

@@ -6,12 +6,13 @@ use mesh_events::EventType;
 use mesh_testkit::fixtures;
 
 use super::Ledger;
-use super::interrupted::of_long_ago;
+use super::interrupted::{of_long_ago, recorded_at};
 use crate::support::{Database, of_user, on_both, record};
 
 on_both!(
     destroyed_altered_or_back_dated_content_is_not_signed,
     an_entry_of_the_far_future_does_not_keep_the_others,
+    an_entry_recorded_in_the_far_future_counts_as_the_next_one,
 );
 
 async fn destroyed_altered_or_back_dated_content_is_not_signed(database: Database) {
@@ -107,4 +108,29 @@ async fn an_entry_of_the_far_future_does_not_keep_the_others(database: Database)
     let done = ledger.retain(Some(ledger.archives()), month).await.unwrap();
     assert_eq!((done.archives.len(), done.dropped), (1, 21));
     ledger.is_whole().await;
+}
+
+/// The clock of the ledger was ahead for a while.
+async fn an_entry_recorded_in_the_far_future_counts_as_the_next_one(database: Database) {
+    let mut ledger = Ledger::new(database).await;
+    for _ in 0..3 {
+        ledger.append("alice", 10).await;
+    }
+    let month = Utc::now() - TimeDelta::days(30);
+    of_long_ago(&ledger.database).await;
+    let future = "4070908800000000";
+    recorded_at(&ledger.database, future, "seq > 10 AND seq <= 15").await;
+    assert_eq!(ledger.retention().plan(month).await.unwrap().to, 30);
+    // Nothing shows that the last ones are old.
+    recorded_at(&ledger.database, future, "seq > 20").await;
+    assert_eq!(ledger.retention().plan(month).await.unwrap().to, 20);
+    let now = Utc::now().timestamp_micros().to_string();
+    recorded_at(&ledger.database, &now, "seq = 21").await;
+    assert_eq!(ledger.retention().plan(month).await.unwrap().to, 20);
+    let done = ledger.retain(Some(ledger.archives()), month).await.unwrap();
+    assert_eq!((done.archives.len(), done.dropped), (1, 20));
+    ledger.is_whole().await;
+    recorded_at(&ledger.database, future, "seq > 20").await;
+    let done = ledger.retain(Some(ledger.archives()), month).await.unwrap();
+    assert_eq!((done.archives.len(), done.dropped), (0, 0));
 }

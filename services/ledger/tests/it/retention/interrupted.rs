@@ -130,6 +130,11 @@ async fn killed_again_and_again_it_loses_nothing_and_does_nothing_twice(database
 
 /// Changes the times as if everything had been recorded so long ago that retention is due.
 pub async fn of_long_ago(database: &Database) {
+    recorded_at(database, "1763760000000000 + seq", "TRUE").await;
+}
+
+/// Changes the times of recording of some entries.
+pub async fn recorded_at(database: &Database, time: &str, entries: &str) {
     let mut outsider = database.outsider().await;
     let guards = outsider.guards().await;
     let triggers = match database.is_sqlite() {
@@ -146,7 +151,7 @@ pub async fn of_long_ago(database: &Database) {
         outsider.execute(trigger).await;
     }
     for table in ["payloads", "event_index"] {
-        let old = format!("UPDATE {table} SET recorded_at = 1763760000000000 + seq");
+        let old = format!("UPDATE {table} SET recorded_at = {time} WHERE {entries}");
         outsider.execute(&old).await;
     }
     outsider.put_guards(&guards).await;

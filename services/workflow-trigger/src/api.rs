@@ -49,7 +49,7 @@ pub(crate) struct Api {
     /// Cluster of this process.
     pub cluster: Arc<str>,
     /// Notify the driver and the outbox.
-    pub planned: Arc<driver::Planned>,
+    pub due_runs: Arc<driver::DueRuns>,
     pub recorded: Arc<Notify>,
 }
 

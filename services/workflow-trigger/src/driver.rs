@@ -54,22 +54,22 @@ pub(crate) struct Driver {
     pub bus: Bus,
     pub config: Config,
     pub rules: watch::Receiver<Arc<Rules>>,
-    /// Notified when something was planned.
-    pub planned: Arc<Planned>,
+    /// Notified when a run may be due.
+    pub due_runs: Arc<DueRuns>,
     /// Condition: the database accepts writes.
     pub database: Condition,
     /// Condition: Slurm answers.
     pub slurm: Condition,
 }
 
-/// Says that something was planned, or has its turn.
+/// Wakes the drivers of both backends: a run was planned, or has its turn.
 #[derive(Debug, Default)]
-pub(crate) struct Planned {
+pub(crate) struct DueRuns {
     slurm: Notify,
     bus: Notify,
 }
 
-impl Planned {
+impl DueRuns {
     pub fn notify(&self) {
         self.slurm.notify_one();
         self.bus.notify_one();
@@ -136,7 +136,7 @@ impl Driver {
             let wait = alongside(&mut running, self.until_due(backend)).await;
             tokio::select! {
                 () = shutdown.cancelled() => {}
-                () = self.planned.notified(backend), if running.len() < max => {}
+                () = self.due_runs.notified(backend), if running.len() < max => {}
                 Some(()) = running.next() => {}
                 () = tokio::time::sleep(wait) => {}
             }

@@ -40,7 +40,7 @@ pub(crate) struct EventEvaluator {
     pub rules: watch::Receiver<Arc<Rules>>,
     pub config: Config,
     /// Notifies the driver and the outbox.
-    pub planned: Arc<driver::Planned>,
+    pub due_runs: Arc<driver::DueRuns>,
     pub recorded: Arc<Notify>,
     /// Condition: the database accepts writes.
     pub database: Condition,
@@ -140,12 +140,12 @@ impl EventEvaluator {
                 Observation::Ended(end) => {
                     self.store.job_ended(&end).await?;
                     // Another may wait for it.
-                    self.planned.notify();
+                    self.due_runs.notify();
                 }
                 Observation::SourceUp { cluster } => {
                     let at = now + self.config.confirm_after;
                     self.store.check_again(&cluster, at, now).await?;
-                    self.planned.notify();
+                    self.due_runs.notify();
                 }
             }
         }
@@ -155,7 +155,7 @@ impl EventEvaluator {
         let site = self.config.site_limits();
         let planned = self.store.plan(firings, &site, now).await?;
         report(firings, &planned);
-        self.planned.notify();
+        self.due_runs.notify();
         self.recorded.notify_one();
         Ok(())
     }

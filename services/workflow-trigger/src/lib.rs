@@ -47,7 +47,7 @@ use adapters::store::Store;
 use config::Config;
 use domain::index::Rules;
 use domain::intent::Backend;
-use driver::{Driver, Planned};
+use driver::{Driver, DueRuns};
 use handlers::EventEvaluator;
 use recovery::Recovery;
 use rules_watcher::RulesWatcher;
@@ -108,7 +108,7 @@ impl Service for WorkflowTriggerService {
         context.watch_nats(Self::NAME, &bus);
         let recovery = Recovery::new(location.file().map(RecoveryMarker::of), &store);
         let rules = watch::Sender::new(Arc::new(rules));
-        let (planned, recorded) = (Arc::<Planned>::default(), Arc::new(Notify::new()));
+        let (due_runs, recorded) = (Arc::<DueRuns>::default(), Arc::new(Notify::new()));
         let router = context.audited(
             &bus,
             api::router(api::Api {
@@ -118,7 +118,7 @@ impl Service for WorkflowTriggerService {
                 limits: config.site_limits(),
                 allowances: Arc::new(config.allowances()),
                 cluster: context.mesh.cluster.as_str().into(),
-                planned: Arc::clone(&planned),
+                due_runs: Arc::clone(&due_runs),
                 recorded: Arc::clone(&recorded),
             }),
         );
@@ -127,7 +127,7 @@ impl Service for WorkflowTriggerService {
                 store: store.clone(),
                 rules: rules.subscribe(),
                 config: config.clone(),
-                planned: Arc::clone(&planned),
+                due_runs: Arc::clone(&due_runs),
                 recorded: Arc::clone(&recorded),
                 database: database.clone(),
                 recovery: recovery.clone(),
@@ -138,7 +138,7 @@ impl Service for WorkflowTriggerService {
                 rules: rules.subscribe(),
                 limits: config.site_limits(),
                 cluster: context.mesh.cluster.as_str().into(),
-                planned: Arc::clone(&planned),
+                due_runs: Arc::clone(&due_runs),
                 recorded: Arc::clone(&recorded),
                 database: database.clone(),
             },
@@ -148,7 +148,7 @@ impl Service for WorkflowTriggerService {
                 bus: bus.clone(),
                 config,
                 rules: rules.subscribe(),
-                planned,
+                due_runs,
                 database,
                 slurm,
             },

@@ -33,7 +33,7 @@ pub(crate) struct Scheduler {
     /// Cluster of this process.
     pub cluster: Arc<str>,
     /// Notify the driver and the outbox.
-    pub planned: Arc<driver::Planned>,
+    pub due_runs: Arc<driver::DueRuns>,
     pub recorded: Arc<Notify>,
     /// Condition: the database accepts writes.
     pub database: Condition,
@@ -99,7 +99,7 @@ impl Scheduler {
                     .collect();
                 let planned = self.store.plan(&firings, &self.limits, now).await?;
                 handlers::report(&firings, &planned);
-                self.planned.notify();
+                self.due_runs.notify();
                 self.recorded.notify_one();
                 let state = ScheduleState {
                     schedule: text,

@@ -89,7 +89,7 @@ pub(super) async fn reject(
 
 impl Api {
     async fn decided(&self, caller: &Caller, key: &str) -> Result<Decided, Problem> {
-        self.planned.notify();
+        self.due_runs.notify();
         self.recorded.notify_one();
         let run = self.run(caller, key).await?;
         let mut audited_read = AuditedRead::to(caller);

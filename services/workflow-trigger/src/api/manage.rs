@@ -178,7 +178,7 @@ pub(super) async fn fire(
     let planned = api.store.plan(&firings, &api.limits, Utc::now()).await;
     let mut planned = planned.map_err(internal)?;
     handlers::report(&firings, &planned);
-    api.planned.notify();
+    api.due_runs.notify();
     api.recorded.notify_one();
     let planned = planned.remove(0);
     if planned.state == Some(IntentState::Refused) {
@@ -271,7 +271,7 @@ pub(super) async fn redrive(
             "no dead letter, or refused before it was decided what to do",
         ));
     }
-    api.planned.notify();
+    api.due_runs.notify();
     api.recorded.notify_one();
     let run = api.run(&caller, &key).await?;
     let mut audited_read = AuditedRead::to(&caller);

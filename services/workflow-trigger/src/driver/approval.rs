@@ -39,7 +39,7 @@ impl Driver {
 
     async fn look_for_new_approvers(&self) -> Result<(), Error> {
         self.store.look_for_new_approvers(Utc::now()).await?;
-        self.planned.notify();
+        self.due_runs.notify();
         Ok(())
     }
 

@@ -70,7 +70,7 @@ impl Driver {
             let seconds = (now - intent.created_at).as_seconds_f64();
             metrics::accepted_after(seconds.max(0.0));
             tracing::info!(job.id = id.get(), "job accepted");
-            self.planned.notify();
+            self.due_runs.notify();
             return Ok(Step::Stored);
         }
         // The claim is lost. Whoever has it now may have found this very job, or is about to.
@@ -115,7 +115,7 @@ impl Driver {
                     "held job lost by the controller, submitting again"
                 );
                 self.store.lost(intent, &words, Utc::now()).await?;
-                self.planned.notify();
+                self.due_runs.notify();
                 Ok(Step::Stored)
             }
             Ok(Confirmation::Unknown(words)) => Ok(Step::Retry(words)),

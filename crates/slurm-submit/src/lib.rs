@@ -7,7 +7,7 @@
 //! - [`program`]: that program. It becomes the owner (or is the owner already) and only then runs Slurm's commands.
 //!
 //! A submission on hold that is recorded and then released by its id runs once, however often it was submitted: the other copies stay held
-//! and [`Submitter::cancel_twins`] cancels them. [`Submitter::put`] submits with a chosen id, which slurmctld accepts once.
+//! and [`Submitter::find_held`] finds them. [`Submitter::put`] submits with a chosen id, which slurmctld accepts once.
 //! [`SubmitError::Unknown`] never means "not submitted".
 //!
 //! Deliberately absent: which event submits what, where intents are stored, and when to retry. Those belong to the caller.

@@ -3,7 +3,7 @@
 //! It becomes the owner before it runs anything. What it runs is Slurm's commands with arguments that it makes from a validated request, with
 //! the owner's variables and none of its caller's.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read as _, Write as _};
 use std::path::PathBuf;
 
@@ -103,7 +103,7 @@ fn validate(request: &Request) -> Result<(), SubmitError> {
         | Verb::Confirm { .. }
         | Verb::Release { .. }
         | Verb::Cancel { .. }
-        | Verb::CancelTwins(_) => Ok(()),
+        | Verb::FindHeld(_) => Ok(()),
     }
 }
 
@@ -136,7 +136,7 @@ impl OwnersSlurm {
             Verb::Confirm { job, key } => Answer::Confirmed(self.confirm(*job, key).await?),
             Verb::Release { job, key } => Answer::Acted(self.release(*job, key).await?),
             Verb::Cancel { job, key } => Answer::Acted(self.cancel(*job, key).await?),
-            Verb::CancelTwins(winners) => Answer::Found(self.cancel_twins(winners).await?),
+            Verb::FindHeld(keys) => Answer::Found(self.held(keys).await?),
             Verb::Act { job, action } => Answer::Acted(self.act(job, action).await?),
         })
     }
@@ -212,16 +212,10 @@ impl OwnersSlurm {
         }
     }
 
-    async fn cancel_twins(
-        &self,
-        winners: &BTreeMap<SubmitKey, JobId>,
-    ) -> Result<Vec<FoundJob>, SubmitError> {
-        let mut twins = self.jobs(|key| winners.contains_key(key)).await?;
-        twins.retain(|job| job.status.held && winners.get(&job.key) != Some(&job.job_id));
-        for twin in &twins {
-            self.act(&twin.job_id.to_string(), &Action::Cancel).await?;
-        }
-        Ok(twins)
+    async fn held(&self, keys: &BTreeSet<SubmitKey>) -> Result<Vec<FoundJob>, SubmitError> {
+        let mut held = self.jobs(|key| keys.contains(key)).await?;
+        held.retain(|job| job.status.held);
+        Ok(held)
     }
 
     async fn is_absent(&self, job: &str) -> Result<bool, SubmitError> {

@@ -1,6 +1,6 @@
 //! What the program is asked and answers: one JSON document each.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 use slurm_types::JobId;
@@ -46,7 +46,8 @@ pub(crate) enum Verb {
         job: JobId,
         key: SubmitKey,
     },
-    CancelTwins(BTreeMap<SubmitKey, JobId>),
+    /// The held jobs with one of these keys.
+    FindHeld(BTreeSet<SubmitKey>),
     Act {
         job: String,
         action: Action,

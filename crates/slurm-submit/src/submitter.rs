@@ -1,6 +1,6 @@
 //! The services' interface: one process of `trigger-submitter` for each request.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -163,17 +163,17 @@ impl Submitter {
         self.acted(owner, Verb::Cancel { job, key }).await
     }
 
-    /// Cancels the held jobs of a user whose key has another job as its winner, and returns them. Keys without an entry are left alone. To be
-    /// called once more after the life of a credential, since a copy may still be on its way.
+    /// The held jobs of a user that have one of these keys. Those that are not recorded are copies, to be cancelled with [`Self::cancel`]. A copy
+    /// may be on its way for as long as a credential lives.
     ///
     /// # Errors
-    /// At the first job that could not be cancelled.
-    pub async fn cancel_twins(
+    /// Without a clear answer of the controller, never an empty list.
+    pub async fn find_held(
         &self,
         owner: &str,
-        winners: &BTreeMap<SubmitKey, JobId>,
+        keys: BTreeSet<SubmitKey>,
     ) -> Result<Vec<FoundJob>, SubmitError> {
-        self.found(owner, Verb::CancelTwins(winners.clone())).await
+        self.found(owner, Verb::FindHeld(keys)).await
     }
 
     /// Acts on a job, an array or a task as this user, who must own it.

@@ -3,6 +3,7 @@
 pub mod approvals;
 pub mod arrays;
 pub mod bus;
+pub mod copies;
 pub mod ends;
 pub mod intents;
 pub mod outbox;

@@ -1,11 +1,10 @@
 //! Reads runs: for the driver, which claims them, and for the API.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
 use mesh_db::sql::{Row, Sql};
-use slurm_submit::SubmitKey;
 use slurm_types::JobId;
 
 use super::arrays;
@@ -17,7 +16,7 @@ use crate::domain::rule::RuleId;
 use crate::error::Error;
 
 /// How long a driver has a run. Longer than all requests of one step.
-const CLAIM_DURATION: Duration = Duration::from_secs(600);
+pub(super) const CLAIM_DURATION: Duration = Duration::from_secs(600);
 const COLUMNS: &str = "key, rule_owner, rule_name, state, event_id, event_type, cluster, event_at, fired_by, root, depth, action, job_id, attempts, created_at, updated_at, sent_at, accepted_at, released_at, ended_at, ended_as, restarts, error, traceparent, parent, event_job, approve_within, approve_until, asked, approved_by, requesters, array_attempt";
 
 /// Selects runs for the API.
@@ -60,13 +59,8 @@ impl Store {
             .push(" ELSE ")
             .bind((now + arrays::CLAIM_DURATION).timestamp_micros())
             .push(" END WHERE key IN (SELECT key FROM intents WHERE next_at <= ")
-            .bind(at)
-            .push(" AND (claimed_until <= ")
-            .bind(at)
-            // A clock that was far ahead when it was claimed. Not a little: another replica may have claimed it after this one read its clock.
-            .push(" OR claimed_until > ")
-            .bind((now + CLAIM_DURATION * 2).timestamp_micros())
-            .push(") AND ");
+            .bind(at);
+        let sql = unclaimed(sql.push(" AND "), now).push(" AND ");
         let sql = has_turn(of_backend(sql, backend), now)
             .push(" ORDER BY next_at LIMIT ")
             .bind(limit)
@@ -116,31 +110,6 @@ impl Store {
         self.change("release claims", sql, Vec::new())
             .await
             .map(drop)
-    }
-
-    /// The recorded jobs of submissions that took several attempts, by owner.
-    ///
-    /// # Errors
-    /// If the database refuses.
-    pub async fn recorded_after_retries(
-        &self,
-        since: DateTime<Utc>,
-    ) -> Result<BTreeMap<String, BTreeMap<SubmitKey, JobId>>, Error> {
-        let sql = Sql::new("SELECT ")
-            .push(COLUMNS)
-            .push(" FROM intents WHERE attempts > 1 AND job_id IS NOT NULL AND accepted_at > ")
-            .bind(since.timestamp_micros());
-        let mut recorded: BTreeMap<String, BTreeMap<SubmitKey, JobId>> = BTreeMap::new();
-        for row in self.database.rows("read recorded jobs", &sql).await? {
-            let intent = intent(&row)?;
-            if let (Ok(key), Some(job)) = (intent.key.parse(), intent.job_id) {
-                recorded
-                    .entry(intent.rule.owner)
-                    .or_default()
-                    .insert(key, job);
-            }
-        }
-        Ok(recorded)
     }
 
     /// Runs, the newest first.
@@ -224,6 +193,16 @@ impl Store {
         self.add_tasks(runs.as_mut_slice()).await?;
         Ok(runs)
     }
+}
+
+/// Nobody has a claim on it.
+pub(super) fn unclaimed(sql: Sql, now: DateTime<Utc>) -> Sql {
+    sql.push("(claimed_until <= ")
+        .bind(now.timestamp_micros())
+        // A clock that was far ahead when it was claimed. Not a little: another replica may have claimed it after this one read its clock.
+        .push(" OR claimed_until > ")
+        .bind((now + CLAIM_DURATION * 2).timestamp_micros())
+        .push(")")
 }
 
 /// Only the bus is needed by what waits for approval, publishes or notifies.

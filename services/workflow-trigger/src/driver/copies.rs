@@ -3,8 +3,9 @@
 
 use std::time::Duration;
 
-use chrono::{TimeDelta, Utc};
+use chrono::{DateTime, TimeDelta, Utc};
 use mesh_bus::Backoff;
+use slurm_submit::FoundJob;
 use tokio_util::sync::CancellationToken;
 
 use super::Driver;
@@ -18,29 +19,47 @@ impl Driver {
     /// Cancels copies until shutdown.
     pub async fn cancel_copies(&self, shutdown: &CancellationToken) {
         let mut interval = Backoff::fixed(INTERVAL);
-        while interval.wait(shutdown).await {
+        // At once, too: what stopped the service may have made copies.
+        loop {
             if let Err(error) = self.cancel_recent_copies().await {
                 let error = mesh_runtime::error_chain(&error);
                 tracing::warn!(error, "copies of jobs not cancelled, retrying");
+            }
+            if !interval.wait(shutdown).await {
+                return;
             }
         }
     }
 
     async fn cancel_recent_copies(&self) -> Result<(), Error> {
-        let recorded = self
-            .store
-            .recorded_after_retries(Utc::now() - MAX_AGE)
-            .await?;
-        for (owner, winners) in recorded {
-            let cancelled = self.submitter.cancel_twins(&owner, &winners).await;
-            for copy in self.answer(cancelled).unwrap_or_default() {
-                tracing::info!(
-                    job.id = copy.job_id.get(),
-                    run.key = %copy.key,
-                    "copy of a job cancelled"
-                );
+        let retried = self.store.recorded_after_retries(Utc::now() - MAX_AGE);
+        for (owner, keys) in retried.await? {
+            let held = self.submitter.find_held(&owner, keys).await;
+            for job in self.answer(held).unwrap_or_default() {
+                self.cancel_copy(&owner, &job, Utc::now()).await?;
             }
         }
         Ok(())
+    }
+
+    /// Cancels a held job unless its run has it. The run's claim is kept meanwhile: a driver that found its job lost would record this one.
+    async fn cancel_copy(
+        &self,
+        owner: &str,
+        job: &FoundJob,
+        now: DateTime<Utc>,
+    ) -> Result<(), Error> {
+        let Some(claim) = self.store.claim_of_copy(&job.key, job.job_id, now).await? else {
+            return Ok(());
+        };
+        let cancelled = self.submitter.cancel(owner, job.job_id, &job.key).await;
+        if self.answer(cancelled).is_ok() {
+            tracing::info!(
+                job.id = job.job_id.get(),
+                run.key = %job.key,
+                "copy of a job cancelled"
+            );
+        }
+        self.store.end_claim_of_copy(&job.key, claim).await
     }
 }

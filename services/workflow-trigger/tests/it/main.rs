@@ -9,6 +9,7 @@ mod array_acts;
 mod arrays;
 mod claims;
 mod cluster;
+mod copies;
 mod cron;
 mod ends;
 mod examples;

@@ -135,18 +135,21 @@ impl EventEvaluator {
     ) -> Result<(), Error> {
         let now = Utc::now();
         // First, so that the limit on running jobs counts an end before the firing that it causes.
+        let mut ends = Vec::new();
         for observation in observations {
             match observation {
-                Observation::Ended(end) => {
-                    self.store.job_ended(&end).await?;
-                    // Another may wait for it.
-                    self.due_runs.notify();
-                }
+                Observation::Ended(end) => ends.push(end),
                 Observation::SourceUp { cluster } => {
                     let at = now + self.config.confirm_after;
                     self.store.check_again(&cluster, at, now).await?;
                     self.due_runs.notify();
                 }
+            }
+        }
+        for end in self.store.ends_of_runs(ends).await? {
+            if self.store.job_ended(&end).await? {
+                // Another may wait for it.
+                self.due_runs.notify();
             }
         }
         if firings.is_empty() {

@@ -53,6 +53,8 @@ pub(crate) struct Driver {
     pub submitter: Submitter,
     pub bus: Bus,
     pub config: Config,
+    /// When this process was started.
+    pub started_at: DateTime<Utc>,
     pub rules: watch::Receiver<Arc<Rules>>,
     /// Notified when a run may be due.
     pub due_runs: Arc<DueRuns>,

@@ -147,6 +147,7 @@ impl Service for WorkflowTriggerService {
                 submitter: Submitter::new(config.submitter.clone()),
                 bus: bus.clone(),
                 config,
+                started_at: Utc::now(),
                 rules: rules.subscribe(),
                 due_runs,
                 database,

@@ -13,8 +13,9 @@ use serde::{Deserialize, Serialize};
 use slurm_submit::{ArrayRecord, JobUpdate};
 use slurm_types::{JobBaseState, JobFlag, JobId, JobRef, TaskSet};
 
-/// How long after a task's end its event may come.
-const EVENT_DELAY: TimeDelta = TimeDelta::seconds(60);
+/// How long after a task's end its event may come: one that a process had read when it was killed comes again after a minute, the `ack_wait`
+/// of the catalogue.
+const EVENT_DELAY: TimeDelta = TimeDelta::seconds(90);
 /// Tasks that one request names: the text stays well below the longest argument of a command.
 const MAX_TASKS_PER_REQUEST: usize = 1_000;
 
@@ -107,8 +108,14 @@ pub struct Comparison {
 }
 
 impl Comparison {
-    /// Compares.
-    pub fn new(tasks: &[StoredTask], shown: &[ArrayRecord], now: DateTime<Utc>) -> Self {
+    /// Compares. `since`: when the run was made or this process was started, whichever is later. Events of tasks that ended before may still
+    /// come: the run may be made of the first of many old events, and what an earlier process had read comes again.
+    pub fn new(
+        tasks: &[StoredTask],
+        shown: &[ArrayRecord],
+        since: DateTime<Utc>,
+        now: DateTime<Utc>,
+    ) -> Self {
         let mut comparison = Self::default();
         // One that failed twice before the run acted is the later one.
         let mut stored: BTreeMap<u32, &StoredTask> = BTreeMap::new();
@@ -121,7 +128,7 @@ impl Comparison {
         for record in shown {
             match record.task.and_then(|task| stored.remove(&task)) {
                 Some(task) => comparison.add_own(task, record),
-                None => comparison.add_other(record, now),
+                None => comparison.add_other(record, since, now),
             }
         }
         comparison.absent = stored.into_keys().collect();
@@ -142,7 +149,7 @@ impl Comparison {
         place.insert(task.failed.task);
     }
 
-    fn add_other(&mut self, record: &ArrayRecord, now: DateTime<Utc>) {
+    fn add_other(&mut self, record: &ArrayRecord, since: DateTime<Utc>, now: DateTime<Utc>) {
         if !record.state.is_terminal() {
             // What is held does not run: another run may hold it until this one has acted.
             self.unfinished += usize::from(!record.held);
@@ -152,7 +159,7 @@ impl Comparison {
             .into_iter()
             .any(|state| record.state.is(state));
         let end = record.end.map_or(0, |end| end.as_secs());
-        let age = now.timestamp().saturating_sub(end);
+        let age = now.timestamp().saturating_sub(end.max(since.timestamp()));
         self.awaits_events |= !is_no_failure && age < EVENT_DELAY.num_seconds();
     }
 

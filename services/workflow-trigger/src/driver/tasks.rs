@@ -126,7 +126,8 @@ impl Driver {
     ) -> Result<Comparison, SubmitError> {
         let shown = self.submitter.tasks(&intent.rule.owner, array).await;
         let shown = self.answer(shown)?;
-        Ok(Comparison::new(tasks, &shown, Utc::now()))
+        let since = intent.created_at.max(self.started_at);
+        Ok(Comparison::new(tasks, &shown, since, Utc::now()))
     }
 
     async fn act_on_tasks(

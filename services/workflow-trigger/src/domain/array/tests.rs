@@ -9,6 +9,11 @@ fn now() -> DateTime<Utc> {
     DateTime::from_timestamp(NOW, 0).unwrap()
 }
 
+/// A time that is not recent.
+fn old() -> DateTime<Utc> {
+    now() - TimeDelta::hours(1)
+}
+
 fn stored(number: u32, restarts: u32, is_sent: bool) -> StoredTask {
     StoredTask {
         failed: FailedTask {
@@ -68,7 +73,7 @@ fn a_task_is_requeued_or_released_only_as_this_run_left_it() {
     use JobBaseState::{Completed, Failed, Running};
     let place = |task: StoredTask, record: Option<ArrayRecord>| {
         let records: Vec<_> = record.into_iter().collect();
-        let found = Comparison::new(&[task], &records, now());
+        let found = Comparison::new(&[task], &records, old(), now());
         let places = [
             ("failed", found.failed),
             ("held", found.held),
@@ -126,7 +131,7 @@ fn a_task_is_requeued_or_released_only_as_this_run_left_it() {
 fn a_task_that_failed_twice_counts_with_its_later_failure() {
     let tasks = [stored(1, 1, false), stored(1, 0, false)];
     let records = [shown(Some(1), JobBaseState::Failed, 1)];
-    let found = Comparison::new(&tasks, &records, now());
+    let found = Comparison::new(&tasks, &records, old(), now());
     assert_eq!(found.failed, [1].into());
     assert_eq!(found.not_retried(), "tasks 1: not requeued");
 }
@@ -152,8 +157,26 @@ fn a_run_waits_while_another_task_may_fail() {
         (shown(Some(2), Failed, 0), true),
     ] {
         let records = [shown(Some(1), Failed, 0), record.clone()];
-        let found = Comparison::new(&[stored(1, 0, false)], &records, now());
+        let found = Comparison::new(&[stored(1, 0, false)], &records, old(), now());
         assert_eq!(found.is_complete(), is_complete, "{record:?}");
+    }
+}
+
+#[test]
+fn a_run_waits_for_events_that_come_late_after_its_first_one_or_a_restart() {
+    let failed = |task| shown(Some(task), JobBaseState::Failed, 0);
+    for (seconds, is_complete) in [(0, false), (70, false), (91, true)] {
+        let since = now() - TimeDelta::seconds(seconds);
+        let found = Comparison::new(
+            &[stored(1, 0, false)],
+            &[failed(1), failed(2)],
+            since,
+            now(),
+        );
+        assert_eq!(found.is_complete(), is_complete, "{seconds} s");
+        // There is nothing to wait for.
+        let found = Comparison::new(&[stored(1, 0, false)], &[failed(1)], since, now());
+        assert!(found.is_complete(), "{seconds} s");
     }
 }
 

@@ -27,7 +27,7 @@ use crate::adapters::intents::RunQuery;
 use crate::adapters::store::Store;
 use crate::domain::guards::SiteLimits;
 use crate::domain::index::Rules;
-use crate::domain::intent::{Intent, IntentState};
+use crate::domain::intent::{Intent, IntentState, RunPosition};
 use crate::domain::rule::{Rule, RuleId};
 use crate::driver;
 pub(crate) use allowance::{AllowanceLimits, Allowances};
@@ -87,9 +87,20 @@ struct RunsQuery {
     job: Option<u32>,
     /// Only runs of the chain that began with this event.
     root: Option<String>,
+    /// `next_cursor` of the previous page. Absent for the first page.
+    cursor: Option<String>,
     /// Number of runs, 1 to 1000; a larger number counts as 1000. Default: 50.
     #[param(minimum = 1, maximum = 1000)]
     limit: Option<u32>,
+}
+
+/// Which tasks are shown of a run that retries an array.
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+struct TasksQuery {
+    /// Only tasks after this one: `next_tasks_after` of the previous response. Absent for the first tasks.
+    tasks_after: Option<u32>,
 }
 
 /// Lists the rules that the caller may see.
@@ -142,6 +153,8 @@ async fn runs(
 ) -> Result<(Extension<AuditedRead>, Json<RunList>), Problem> {
     let Query(query) = query.map_err(|error| Problem::bad_request(error.body_text()))?;
     let rule = query.rule.as_deref().map(rule_id).transpose()?;
+    let after = query.cursor.as_deref().map(position).transpose()?;
+    let limit = query.limit.unwrap_or(DEFAULT_RUNS).clamp(1, MAX_RUNS);
     let runs = RunQuery {
         rule,
         owners: (!caller.sees_everything()).then(|| users(&caller)),
@@ -149,28 +162,39 @@ async fn runs(
         states: states(query.state.as_deref())?,
         job: query.job,
         root: query.root,
-        limit: query.limit.unwrap_or(DEFAULT_RUNS).clamp(1, MAX_RUNS),
+        after,
+        // One more than requested, to know whether another page follows.
+        limit: limit + 1,
     };
-    let found = api.store.runs(&runs).await.map_err(internal)?;
+    let mut found = api.store.runs(&runs).await.map_err(internal)?;
+    let has_more = found.len() > limit as usize;
+    found.truncate(limit as usize);
+    let last = found.last().filter(|_| has_more);
+    let next_cursor = last.map(|run| RunPosition::of(run).cursor());
     let mut audited_read = AuditedRead::to(&caller);
     for run in &found {
         audited_read.row(&run.rule.owner);
     }
     let runs = found.iter().map(RunView::new).collect();
-    Ok((audited_read.extension(), Json(RunList { runs })))
+    Ok((
+        audited_read.extension(),
+        Json(RunList { runs, next_cursor }),
+    ))
 }
 
 /// Returns a run with its action.
-#[utoipa::path(get, operation_id = "getTriggerRun", path = "/v1/trigger-runs/{key}", tag = "runs", params(openapi::RunPath), responses(
-    (status = 200, description = "The run", body = RunView), (status = 401, response = openapi::Unauthorized),
+#[utoipa::path(get, operation_id = "getTriggerRun", path = "/v1/trigger-runs/{key}", tag = "runs", params(openapi::RunPath, TasksQuery), responses(
+    (status = 200, description = "The run", body = RunView), (status = 400, response = openapi::BadRequest), (status = 401, response = openapi::Unauthorized),
     (status = 404, response = openapi::NotFound), (status = 503, response = openapi::Unavailable),
 ))]
 async fn run(
     caller: Caller,
     State(api): State<Api>,
     Path(key): Path<String>,
+    query: Result<Query<TasksQuery>, QueryRejection>,
 ) -> Result<(Extension<AuditedRead>, Json<RunView>), Problem> {
-    let run = api.run(&caller, &key).await?;
+    let Query(query) = query.map_err(|error| Problem::bad_request(error.body_text()))?;
+    let run = api.run(&caller, &key, query.tasks_after).await?;
     let mut audited_read = AuditedRead::to(&caller);
     audited_read.row(&run.rule.owner);
     Ok((audited_read.extension(), Json(RunView::detailed(&run))))
@@ -191,9 +215,15 @@ impl Api {
         uses(caller, &rule.id).map(|()| rule)
     }
 
-    /// A run that the caller may see.
-    async fn run(&self, caller: &Caller, key: &str) -> Result<Intent, Problem> {
-        let run = self.store.run(key).await.map_err(internal)?;
+    /// A run that the caller may see, with its tasks after one.
+    async fn run(
+        &self,
+        caller: &Caller,
+        key: &str,
+        tasks_after: Option<u32>,
+    ) -> Result<Intent, Problem> {
+        let run = self.store.run_with_tasks_after(key, tasks_after);
+        let run = run.await.map_err(internal)?;
         run.filter(|run| sees(caller, &run.rule) || self.approves(caller, &run.rule))
             .ok_or_else(|| Problem::not_found(format!("no run {key:?}")))
     }
@@ -236,6 +266,11 @@ fn rule_id(text: &str) -> Result<RuleId, Problem> {
             "rule: the owner, a slash and the name: alice/align",
         )),
     }
+}
+
+fn position(cursor: &str) -> Result<RunPosition, Problem> {
+    RunPosition::parse(cursor)
+        .ok_or_else(|| Problem::bad_request("cursor: next_cursor of the page before, unchanged"))
 }
 
 fn states(text: Option<&str>) -> Result<Vec<IntentState>, Problem> {

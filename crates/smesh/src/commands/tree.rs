@@ -7,19 +7,16 @@ use serde_json::{Value, json};
 
 use super::triggers;
 use crate::cli::{Global, Tree};
-use crate::client::Query;
 use crate::error::Error;
 use crate::{settings, show};
 
-/// Runs that are asked for.
-const MAX_RUNS: &str = "1000";
+/// Runs that are shown of a chain, at most.
+const MAX_RUNS: usize = 10_000;
 
 pub(super) async fn run(global: &Global, args: &Tree) -> Result<ExitCode, Error> {
     let client = settings::client(global)?;
     let runs = async |key: &'static str, value: String| -> Result<Vec<Value>, Error> {
-        let query: Query = vec![(key, value), ("limit", MAX_RUNS.to_owned())];
-        let answer = client.get("/v1/trigger-runs", &query).await?;
-        Ok(answer["runs"].as_array().cloned().unwrap_or_default())
+        triggers::all_runs(&client, vec![(key, value)], MAX_RUNS).await
     };
     let of_job = runs("job", args.job.to_string()).await?;
     let roots: BTreeSet<String> = of_job

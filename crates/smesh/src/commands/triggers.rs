@@ -15,6 +15,8 @@ use crate::{settings, show};
 
 /// Beginning of the keys of runs.
 const KEY_PREFIX: &str = "smesh:1:";
+/// Runs of a page.
+const MAX_PAGE: usize = 1_000;
 /// How long `smesh publish` waits in all if the caller has published too much.
 const MAX_WAIT: Duration = Duration::from_secs(60);
 
@@ -168,15 +170,38 @@ async fn list(
     state: Option<String>,
     limit: u32,
 ) -> Result<ExitCode, Error> {
-    let mut query: Query = vec![("limit", limit.to_string())];
+    let mut query = Query::new();
     if let Some(rule) = rule {
         query.push(("rule", full_name(client, &rule).await?));
     }
     if let Some(state) = state {
         query.push(("state", state));
     }
-    let answer = client.get("/v1/trigger-runs", &query).await?;
-    print(global, &answer, runs)
+    let listed = all_runs(client, query, limit as usize).await?;
+    print(global, &json!({ "runs": listed }), runs)
+}
+
+/// The runs that meet a query, page by page, the newest first and at most this many.
+pub(super) async fn all_runs(
+    client: &Client,
+    query: Query,
+    limit: usize,
+) -> Result<Vec<Value>, Error> {
+    let mut runs = Vec::new();
+    let mut cursor = None;
+    loop {
+        let mut page = query.clone();
+        page.push(("limit", (limit - runs.len()).clamp(1, MAX_PAGE).to_string()));
+        page.extend(cursor.map(|cursor| ("cursor", cursor)));
+        let mut answer = client.get("/v1/trigger-runs", &page).await?;
+        if let Some(found) = answer["runs"].as_array_mut() {
+            runs.append(found);
+        }
+        cursor = answer["next_cursor"].as_str().map(str::to_owned);
+        if cursor.is_none() || runs.len() >= limit {
+            return Ok(runs);
+        }
+    }
 }
 
 /// Full name of a rule: that of the caller if no owner is given.
@@ -340,7 +365,13 @@ fn runs(answer: &Value) -> String {
 pub(super) fn job(run: &Value) -> String {
     let job = show::clean(&show::value(&run["job_id"]));
     match run["tasks"].as_str() {
-        Some(tasks) => format!("{job}_[{}]", show::clean(tasks)),
+        Some(tasks) => {
+            let more = match run["next_tasks_after"].is_null() {
+                true => String::new(),
+                false => format!(",… {} in all", show::value(&run["task_count"])),
+            };
+            format!("{job}_[{}{more}]", show::clean(tasks))
+        }
         None => job,
     }
 }

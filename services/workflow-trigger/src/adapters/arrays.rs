@@ -1,6 +1,6 @@
 //! Runs that retry the failed tasks of an array, and the failures that join them.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
@@ -176,45 +176,55 @@ impl Store {
     /// # Errors
     /// If the database refuses.
     pub async fn tasks_of(&self, intent: &Intent) -> Result<Vec<StoredTask>, Error> {
-        let mut runs = [intent.clone()];
-        self.add_tasks(&mut runs).await?;
-        let [run] = runs;
-        Ok(run.tasks)
-    }
-
-    /// Adds the tasks of those that retry some.
-    pub(super) async fn add_tasks(&self, runs: &mut [Intent]) -> Result<(), Error> {
-        const ACTION: &str = "read tasks of runs";
-        let positions = (0..).zip(runs.iter());
-        let positions = positions.filter(|(_, run)| run.array_attempt.is_some());
-        let positions: HashMap<String, usize> = positions
-            .map(|(position, run): (usize, _)| (run.key.clone(), position))
-            .collect();
-        if positions.is_empty() {
-            return Ok(());
-        }
-        let sql = Sql::new("SELECT run_key, failed, is_sent FROM array_tasks WHERE run_key")
-            .any_of(positions.keys().cloned().collect::<Vec<_>>())
+        const ACTION: &str = "read tasks of run";
+        let sql = Sql::new("SELECT failed, is_sent FROM array_tasks WHERE run_key = ")
+            .bind(&intent.key)
             .push(" ORDER BY task");
-        for row in self.database.rows(ACTION, &sql).await? {
-            let read = || -> Result<(String, String, i64), sqlx::Error> {
-                Ok((row.get("run_key")?, row.get("failed")?, row.get("is_sent")?))
-            };
-            let (key, failed, is_sent) = read().map_err(Error::database(ACTION))?;
+        let rows = self.database.rows(ACTION, &sql).await?;
+        let tasks = rows.iter().map(|row| -> Result<StoredTask, Error> {
+            let failed: String = row.get("failed").map_err(Error::database(ACTION))?;
+            let is_sent: i64 = row.get("is_sent").map_err(Error::database(ACTION))?;
             let failed = serde_json::from_str(&failed).map_err(|error| Error::Damaged {
-                key: key.clone(),
+                key: intent.key.clone(),
                 problem: error.to_string(),
             })?;
-            if let Some(run) = positions
-                .get(&key)
-                .and_then(|position| runs.get_mut(*position))
-            {
-                run.tasks.push(StoredTask {
-                    failed,
-                    is_sent: is_sent != 0,
-                });
-            }
+            Ok(StoredTask {
+                failed,
+                is_sent: is_sent != 0,
+            })
+        });
+        tasks.collect()
+    }
+
+    /// Adds a page of the tasks of a run that retries some: those after a task.
+    pub(super) async fn add_tasks(
+        &self,
+        run: &mut Intent,
+        after: Option<u32>,
+        limit: usize,
+    ) -> Result<(), Error> {
+        const ACTION: &str = "read tasks of run";
+        if run.array_attempt.is_none() {
+            return Ok(());
         }
+        // One more than a page, to know whether another one follows.
+        let sql = Sql::new("SELECT DISTINCT task FROM array_tasks WHERE run_key = ")
+            .bind(&run.key)
+            .push(" AND task > ")
+            .bind(after.map_or(-1, i64::from))
+            .push(" ORDER BY task LIMIT ")
+            .bind(i64::try_from(limit).unwrap_or(i64::MAX).saturating_add(1));
+        let rows = self.database.rows(ACTION, &sql).await?;
+        let numbers = rows.iter().map(|row| row.get::<i64>("task"));
+        let numbers: Vec<i64> = numbers
+            .collect::<Result<_, _>>()
+            .map_err(Error::database(ACTION))?;
+        let page = &mut run.tasks;
+        page.has_more = numbers.len() > limit;
+        let numbers = numbers.into_iter().take(limit);
+        page.numbers = numbers
+            .filter_map(|task| u32::try_from(task).ok())
+            .collect();
         Ok(())
     }
 

@@ -11,13 +11,18 @@ use super::arrays;
 use super::store::{Store, rule_id};
 use crate::domain::action::PlannedAction;
 use crate::domain::approval::RunApproval;
-use crate::domain::intent::{Backend, Cause, Chain, Intent, IntentState};
+use crate::domain::intent::{Backend, Cause, Chain, Intent, IntentState, RunPosition, TaskPage};
 use crate::domain::rule::RuleId;
 use crate::error::Error;
 
 /// How long a driver has a run. Longer than all requests of one step.
 pub(super) const CLAIM_DURATION: Duration = Duration::from_secs(600);
-const COLUMNS: &str = "key, rule_owner, rule_name, state, event_id, event_type, cluster, event_at, fired_by, root, depth, action, job_id, attempts, created_at, updated_at, sent_at, accepted_at, released_at, ended_at, ended_as, restarts, error, traceparent, parent, event_job, approve_within, approve_until, asked, approved_by, requesters, array_attempt";
+const COLUMNS: &str = "key, rule_owner, rule_name, state, event_id, event_type, cluster, event_at, fired_by, root, depth, action, job_id, attempts, created_at, updated_at, sent_at, accepted_at, released_at, ended_at, ended_as, restarts, error, traceparent, parent, event_job, approve_within, approve_until, asked, approved_by, requesters, array_attempt, tasks";
+
+/// Tasks of an array with each run of a list.
+const LISTED_TASKS: usize = 100;
+/// Tasks of an array with a single run.
+const SHOWN_TASKS: usize = 1_000;
 
 /// Selects runs for the API.
 #[derive(Clone, Debug, Default)]
@@ -34,6 +39,8 @@ pub struct RunQuery {
     pub job: Option<u32>,
     /// Only those that go back to this event.
     pub root: Option<String>,
+    /// Only those after this position.
+    pub after: Option<RunPosition>,
     /// At most this many.
     pub limit: u32,
 }
@@ -146,12 +153,25 @@ impl Store {
         if let Some(root) = &query.root {
             sql = sql.push(" AND root = ").bind(root);
         }
+        if let Some(after) = &query.after {
+            let at = after.created_at;
+            sql = sql
+                .push(" AND created_at <= ")
+                .bind(at)
+                .push(" AND (created_at < ")
+                .bind(at)
+                .push(" OR key > ")
+                .bind(&after.key)
+                .push(")");
+        }
         let sql = sql
             .push(" ORDER BY created_at DESC, key LIMIT ")
             .bind(query.limit);
         let rows = self.database.rows("read runs", &sql).await?;
         let mut runs = rows.iter().map(intent).collect::<Result<Vec<_>, _>>()?;
-        self.add_tasks(&mut runs).await?;
+        for run in &mut runs {
+            self.add_tasks(run, None, LISTED_TASKS).await?;
+        }
         Ok(runs)
     }
 
@@ -179,19 +199,33 @@ impl Store {
         Ok(run.map(|run| run.chain()))
     }
 
-    /// A run.
+    /// A run, with its first tasks.
     ///
     /// # Errors
     /// If the database refuses.
     pub async fn run(&self, key: &str) -> Result<Option<Intent>, Error> {
+        self.run_with_tasks_after(key, None).await
+    }
+
+    /// A run, with its tasks after one.
+    ///
+    /// # Errors
+    /// If the database refuses.
+    pub async fn run_with_tasks_after(
+        &self,
+        key: &str,
+        task: Option<u32>,
+    ) -> Result<Option<Intent>, Error> {
         let sql = Sql::new("SELECT ")
             .push(COLUMNS)
             .push(" FROM intents WHERE key = ")
             .bind(key);
         let rows = self.database.rows("read run", &sql).await?;
-        let mut runs = rows.first().map(intent).transpose()?;
-        self.add_tasks(runs.as_mut_slice()).await?;
-        Ok(runs)
+        let mut run = rows.first().map(intent).transpose()?;
+        if let Some(run) = &mut run {
+            self.add_tasks(run, task, SHOWN_TASKS).await?;
+        }
+        Ok(run)
     }
 }
 
@@ -296,6 +330,9 @@ fn read(
         restarts: number("restarts")?.unwrap_or(0),
         error: row.get("error")?,
         array_attempt: number("array_attempt")?,
-        tasks: Vec::new(),
+        tasks: TaskPage {
+            total: number("tasks")?.unwrap_or(0),
+            ..TaskPage::default()
+        },
     })
 }

@@ -43,7 +43,7 @@ pub(super) async fn approve(
     State(api): State<Api>,
     Path(key): Path<String>,
 ) -> Result<Decided, Problem> {
-    let run = api.run(&caller, &key).await?;
+    let run = api.run(&caller, &key, None).await?;
     api.may_approve(&caller, &run)?;
     let approved = api.store.approve(&run, &caller.name, Utc::now()).await;
     if !approved.map_err(internal)? {
@@ -65,7 +65,7 @@ pub(super) async fn reject(
     Path(key): Path<String>,
     request: Result<Json<RejectRequest>, JsonRejection>,
 ) -> Result<Decided, Problem> {
-    let run = api.run(&caller, &key).await?;
+    let run = api.run(&caller, &key, None).await?;
     if !(caller.role == Role::User && api.approves(&caller, &run.rule)) {
         uses(&caller, &run.rule)?;
     }

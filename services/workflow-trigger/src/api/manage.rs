@@ -250,7 +250,7 @@ pub(super) async fn redrive(
     State(api): State<Api>,
     Path(key): Path<String>,
 ) -> Result<(StatusCode, Extension<AuditedRead>, Json<RunView>), Problem> {
-    let run = api.run(&caller, &key).await?;
+    let run = api.run(&caller, &key, None).await?;
     uses(&caller, &run.rule)?;
     let rules = std::sync::Arc::clone(&api.rules.borrow());
     let rule = rules.get(&run.rule.owner, &run.rule.name);
@@ -273,7 +273,7 @@ pub(super) async fn redrive(
     }
     api.due_runs.notify();
     api.recorded.notify_one();
-    let run = api.run(&caller, &key).await?;
+    let run = api.run(&caller, &key, None).await?;
     let mut audited_read = AuditedRead::to(&caller);
     audited_read.row(&run.rule.owner);
     let shown = Json(RunView::new(&run));

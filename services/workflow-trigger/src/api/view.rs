@@ -157,12 +157,15 @@ impl ScheduleView {
     }
 }
 
-/// Runs.
+/// A page of runs.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[schema(as = TriggerRunList)]
 pub(crate) struct RunList {
     /// The runs, newest first.
     pub runs: Vec<RunView>,
+    /// `cursor` of the next page, to be sent with the same filters. Absent on the last page.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub next_cursor: Option<String>,
 }
 
 /// A run: what a rule did because of one event.
@@ -197,9 +200,15 @@ pub(crate) struct RunView {
     /// Job that it submitted or acts on. Absent if there is none.
     #[serde(skip_serializing_if = "Option::is_none")]
     job_id: Option<u32>,
-    /// Tasks of the array `job_id` that it retries, as `1,3,5-9`. Absent if it retries no array.
+    /// Tasks of the array `job_id` that it retries, as `1,3,5-9`: 100 at most in a list, 1000 of a single run. Absent if it retries no array.
     #[serde(skip_serializing_if = "String::is_empty")]
     tasks: String,
+    /// Number of all these tasks. Absent if it retries no array.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    task_count: Option<u32>,
+    /// The last one in `tasks` if more follow. Send it as `tasks_after` of the single run to get them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next_tasks_after: Option<u32>,
     /// Which retry of these tasks it is. Absent if it retries no array.
     #[serde(skip_serializing_if = "Option::is_none")]
     array_attempt: Option<u32>,
@@ -259,9 +268,11 @@ impl RunView {
             depth: run.depth,
             job_id: run.job_id.map(|job| job.get()),
             tasks: match run.array_attempt {
-                Some(_) => TaskSet::new(run.tasks.iter().map(|task| task.failed.task)).to_string(),
+                Some(_) => TaskSet::new(run.tasks.numbers.iter().copied()).to_string(),
                 None => String::new(),
             },
+            task_count: run.array_attempt.map(|_| run.tasks.total),
+            next_tasks_after: run.tasks.next_after(),
             array_attempt: run.array_attempt,
             attempts: run.attempts,
             created_at: run.created_at,

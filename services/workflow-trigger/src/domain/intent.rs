@@ -11,7 +11,6 @@ use slurm_types::JobId;
 
 use super::action::PlannedAction;
 use super::approval::RunApproval;
-use super::array::StoredTask;
 use super::rule::RuleId;
 
 /// How far an intent is.
@@ -187,6 +186,59 @@ pub struct Cause {
     pub traceparent: String,
 }
 
+/// Where a run is in a list, the newest first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RunPosition {
+    /// When it was created, in microseconds since 1970.
+    pub created_at: i64,
+    /// Its key.
+    pub key: String,
+}
+
+impl RunPosition {
+    /// The position of a run.
+    pub fn of(run: &Intent) -> Self {
+        Self {
+            created_at: run.created_at.timestamp_micros(),
+            key: run.key.clone(),
+        }
+    }
+
+    /// The cursor for clients.
+    pub fn cursor(&self) -> String {
+        format!("{}/{}", self.created_at, self.key)
+    }
+
+    /// Parses a cursor. `None` if it is invalid.
+    pub fn parse(cursor: &str) -> Option<Self> {
+        let (created_at, key) = cursor.split_once('/')?;
+        // PostgreSQL rejects texts with NUL.
+        let is_valid = !key.is_empty() && !key.contains('\0');
+        Some(Self {
+            created_at: created_at.parse().ok().filter(|_| is_valid)?,
+            key: key.to_owned(),
+        })
+    }
+}
+
+/// Some of the tasks of an array that a run retries, in order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TaskPage {
+    /// The tasks of this page.
+    pub numbers: Vec<u32>,
+    /// True if more follow.
+    pub has_more: bool,
+    /// Number of all tasks of the run.
+    pub total: u32,
+}
+
+impl TaskPage {
+    /// The task after which the next page begins. `None`: this is the last page.
+    pub fn next_after(&self) -> Option<u32> {
+        self.numbers.last().copied().filter(|_| self.has_more)
+    }
+}
+
 /// An intent in the database.
 #[derive(Clone, Debug)]
 pub struct Intent {
@@ -231,5 +283,27 @@ pub struct Intent {
     /// Which retry of these tasks of an array it is. `None`: it is no such retry.
     pub array_attempt: Option<u32>,
     /// Those tasks, where they were read.
-    pub tasks: Vec<StoredTask>,
+    pub tasks: TaskPage,
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn cursors_come_back(created_at: i64, key in "[^\0]+") {
+            let position = RunPosition { created_at, key };
+            prop_assert_eq!(RunPosition::parse(&position.cursor()), Some(position));
+        }
+    }
+
+    #[test]
+    fn any_other_text_is_no_cursor() {
+        for text in ["", "/", "1/", "x/smesh:1:k", "smesh:1:k", "1/\0"] {
+            assert_eq!(RunPosition::parse(text), None, "{text:?}");
+        }
+    }
 }

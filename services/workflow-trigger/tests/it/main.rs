@@ -19,6 +19,7 @@ mod jobs;
 mod killed;
 mod killed_requests;
 mod openapi;
+mod pages;
 mod recovered;
 mod replicas;
 mod support;

@@ -4,7 +4,8 @@
  * ended: one datagram on a Unix socket. slurmstepd never waits for it and never fails because of it: no allocation,
  * no lock, no file, and every error is ignored. Without the option it does nothing at all.
  *
- * It must be built for the Slurm that loads it: Slurm refuses a plugin of another version. */
+ * It must be built for the release of Slurm that loads it: 22.05.8 loads one that was built for 22.05.7, not for 23.02. */
+#include <slurm/slurm_version.h>
 #include <slurm/spank.h>
 
 #include <errno.h>
@@ -19,6 +20,14 @@
 #include <unistd.h>
 
 SPANK_PLUGIN(mesh, 1);
+
+/* The Slurm that this was built for, which `smesh doctor` reads from the file. */
+__attribute__((used)) static const struct {
+  char mark[32];
+  unsigned char version[3];
+} built_for = {"slurm-mesh: built for Slurm",
+               {SLURM_VERSION_MAJOR(SLURM_VERSION_NUMBER), SLURM_VERSION_MINOR(SLURM_VERSION_NUMBER),
+                SLURM_VERSION_MICRO(SLURM_VERSION_NUMBER)}};
 
 /* Where `mesh-hook --listen` listens unless plugstack.conf has socket=PATH. */
 #define DEFAULT_SOCKET "/run/slurm-mesh/spank.sock"

@@ -44,6 +44,7 @@ const SUITES: [Suite; 5] = [
             "hooks::",
             "killed::",
             "metrics::",
+            "spank::",
             "why::",
         ],
     },

@@ -4,6 +4,7 @@ mod advice;
 mod certificates;
 mod checks;
 mod hooks;
+mod spank;
 mod storage;
 
 use std::process::ExitCode;

@@ -19,6 +19,7 @@ mod other_users;
 mod processes;
 mod receivers;
 mod sandia;
+mod spank;
 mod squeue;
 mod support;
 mod trace;

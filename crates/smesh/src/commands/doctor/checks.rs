@@ -39,7 +39,8 @@ pub(super) async fn all(global: &Global) -> Vec<Finding> {
         None => slurm_client::Config::default(),
     };
     let by_commands = slurm_config.source == slurm_client::Source::Cli;
-    let printed = slurm(&Slurm::new(slurm_config), context.as_ref(), &mut findings).await;
+    let slurm_client = Slurm::new(slurm_config);
+    let printed = slurm(&slurm_client, context.as_ref(), &mut findings).await;
     mesh(global, &mut findings).await;
     if let Some(context) = &context {
         findings.extend(certificates::all(context));
@@ -47,7 +48,9 @@ pub(super) async fn all(global: &Global) -> Vec<Finding> {
         findings.extend(storage::disk(context));
         findings.push(storage::backup(context));
     }
-    hooks::installed(global, by_commands && printed.is_some(), &mut findings).await;
+    let controller = by_commands && printed.is_some();
+    let version = slurm_client.version().await.ok();
+    hooks::installed(global, controller, version.as_deref(), &mut findings).await;
     hooks::doorbell_end_to_end(context.as_ref(), &mut findings).await;
     findings
 }

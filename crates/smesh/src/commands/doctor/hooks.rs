@@ -9,7 +9,7 @@ use mesh_hook::ring::{Outcome, ring};
 use mesh_hook::spool::Spool;
 use mesh_runtime::Context;
 
-use super::{CheckResult, Finding};
+use super::{CheckResult, Finding, spank};
 use crate::cli::{Global, HookFiles};
 use crate::commands::hooks::plan_here;
 use crate::settings::HOOK_CONFIG;
@@ -17,8 +17,14 @@ use crate::settings::HOOK_CONFIG;
 /// Users notice a hook that takes longer.
 const SLOW_RING: Duration = Duration::from_millis(20);
 
-pub(super) async fn installed(global: &Global, controller: bool, findings: &mut Vec<Finding>) {
-    let plan = match plan_here(
+/// `version`: of Slurm on this host.
+pub(super) async fn installed(
+    global: &Global,
+    controller: bool,
+    version: Option<&str>,
+    findings: &mut Vec<Finding>,
+) {
+    let (conf, plan) = match plan_here(
         global,
         &HookFiles {
             dir: PathBuf::from("/etc/slurm-mesh/hooks"),
@@ -27,7 +33,7 @@ pub(super) async fn installed(global: &Global, controller: bool, findings: &mut 
     )
     .await
     {
-        Ok((_, plan)) => plan,
+        Ok(planned) => planned,
         Err(error) => {
             return findings.push(Finding::new(
                 "hooks",
@@ -63,6 +69,7 @@ pub(super) async fn installed(global: &Global, controller: bool, findings: &mut 
             ));
         }
     }
+    findings.push(spank::plugin(&conf, version));
 }
 
 /// Sends a doorbell as a hook does, with the hooks' own configuration, and checks the backlog in the spool.

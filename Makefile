@@ -76,7 +76,7 @@ soak: ## random jobs and random faults, every fact compared with accounting: SEE
 bench: ## the benchmarks, as ratios to raw limits of the same run (release profile; docs/performance.md has results)
 	scripts/setup
 	nats=$$(scripts/nats-server) && export NATS_SERVER_BIN=$$nats && \
-	cargo build --release --package mesh-hook --package smesh --package ingest --package ledger --package webhook-dispatcher --package workflow-trigger --package bench --bins && \
+	cargo build --release --package mesh-hook --package smesh --package ingest --package ledger --package webhook-dispatcher --package slurm-submit --package workflow-trigger --package bench --bins && \
 	"$${CARGO_TARGET_DIR:-target}/release/bench" $(BENCH)
 
 bench-large: ## the benchmark of a ledger with 10 million events, on SQLite and PostgreSQL (30 GB of disk while it runs)

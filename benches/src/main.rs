@@ -12,6 +12,7 @@
 //! - [`controller`]: load on slurmctld with and without `smesh up`.
 //! - [`pollers`]: pollers of `squeue` against one slurmctld, with and without `smesh squeue`.
 //! - [`triggers`]: events against 1,000 rules, compared with decoding and with a bare reader of the same events.
+//! - [`submissions`]: events to jobs on a real Slurm, compared with sbatch.
 //! - [`ledger`]: durable appends, compared with a raw insert of the same rows, and a single fact, compared with a commit of one row.
 //! - [`ledger::past`]: a ledger with a million events: verifying, compared with a bare read of its rows; queries by every filter; an export.
 //!
@@ -32,6 +33,7 @@ mod publish;
 mod queue;
 mod report;
 mod stats;
+mod submissions;
 mod triggers;
 mod webhook;
 
@@ -119,6 +121,7 @@ enum Part {
     Controller,
     Pollers,
     Triggers,
+    Submissions,
 }
 
 fn main() -> anyhow::Result<()> {
@@ -199,6 +202,9 @@ async fn measure(arguments: &Arguments) -> anyhow::Result<Report> {
     }
     if selected(Part::Triggers) {
         add(triggers::measure(arguments).await?);
+    }
+    if selected(Part::Submissions) {
+        add(submissions::measure(arguments).await?);
     }
     Ok(report)
 }

@@ -3,7 +3,7 @@
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use super::{Finding, Grade};
+use super::{Finding, CheckResult};
 use crate::slurm_conf::SlurmConf;
 
 const FILE: &str = "mesh_spank.so";
@@ -27,14 +27,14 @@ pub(super) fn plugin(conf: &SlurmConf, version: Option<&str>) -> Finding {
         && error.kind() != ErrorKind::NotFound
     {
         let found = format!("{}: {error}", stack.display());
-        return finding(Grade::Unknown, found, "run doctor as root");
+        return finding(CheckResult::Unknown, found, "run doctor as root");
     }
     let Some(line) = lines.iter().find(|line| line.is_ours()) else {
         let found = format!(
             "{} has no {FILE}: no --mesh-notify, which is optional",
             stack.display()
         );
-        return finding(Grade::Good, found, "");
+        return finding(CheckResult::Good, found, "");
     };
     let folders = conf.get("PluginDir").unwrap_or("/usr/lib/slurm");
     let Some(path) = line.file(folders) else {
@@ -45,17 +45,17 @@ pub(super) fn plugin(conf: &SlurmConf, version: Option<&str>) -> Finding {
         Ok(bytes) => built_for(&bytes),
         Err(error) => {
             let found = format!("{}: {error}", path.display());
-            return finding(Grade::Unknown, found, "run doctor as root");
+            return finding(CheckResult::Unknown, found, "run doctor as root");
         }
     };
     let path = path.display();
     let Some(built_for) = built_for else {
         let found = format!("{path} does not say for which Slurm it was built");
-        return finding(Grade::Warning, found, BUILD);
+        return finding(CheckResult::Warning, found, BUILD);
     };
     match version {
         None => finding(
-            Grade::Unknown,
+            CheckResult::Unknown,
             format!("{path} is built for Slurm {built_for}; the version of Slurm is unknown"),
             "",
         ),
@@ -65,7 +65,7 @@ pub(super) fn plugin(conf: &SlurmConf, version: Option<&str>) -> Finding {
             BUILD,
         ),
         Some(_) if !line.is_optional => finding(
-            Grade::Warning,
+            CheckResult::Warning,
             format!(
                 "{path} is `required` in {}: jobs fail without it",
                 stack.display()
@@ -73,7 +73,7 @@ pub(super) fn plugin(conf: &SlurmConf, version: Option<&str>) -> Finding {
             "write `optional`, and restart slurmd",
         ),
         Some(version) => finding(
-            Grade::Good,
+            CheckResult::Good,
             format!("{path} is built for Slurm {built_for}, Slurm {version} loads it"),
             "",
         ),
@@ -112,10 +112,10 @@ impl PluginLine {
     }
 
     /// How bad it is if Slurm does not load it: a `required` plugin fails all jobs.
-    fn without_plugin(&self) -> Grade {
+    fn without_plugin(&self) -> CheckResult {
         match self.is_optional {
-            true => Grade::Warning,
-            false => Grade::Bad,
+            true => CheckResult::Warning,
+            false => CheckResult::Bad,
         }
     }
 }
@@ -195,7 +195,7 @@ mod tests {
             std::fs::write(path, text).unwrap();
         }
 
-        fn check(&self, version: Option<&str>) -> (Grade, String) {
+        fn check(&self, version: Option<&str>) -> (CheckResult, String) {
             let folder = self.0.path();
             let text = format!("PluginDir=/nonexistent:{}/lib\n", folder.display());
             self.write("slurm.conf", text);
@@ -213,35 +213,35 @@ mod tests {
     fn the_plugin_is_found_where_slurm_looks_and_its_release_is_compared() {
         let host = Host::new();
         let (grade, found) = host.check(Some("22.05.8"));
-        assert_eq!(grade, Grade::Good, "{found}");
+        assert_eq!(grade, CheckResult::Good, "{found}");
         assert!(found.contains("optional"), "{found}");
         host.write("plugstack.conf", "include plugstack.conf.d/*.conf\n");
         host.write("plugstack.conf.d/other.conf", "required /site/other.so\n");
         host.write("plugstack.conf.d/README", "optional mesh_spank.so\n");
-        assert_eq!(host.check(Some("22.05.8")).0, Grade::Good);
+        assert_eq!(host.check(Some("22.05.8")).0, CheckResult::Good);
         host.write(
             "plugstack.conf.d/mesh.conf",
             "# ours\noptional mesh_spank.so socket=/run/x\n",
         );
         let (grade, found) = host.check(Some("22.05.8"));
-        assert_eq!(grade, Grade::Warning, "{found}");
+        assert_eq!(grade, CheckResult::Warning, "{found}");
         assert!(found.contains("not in"), "{found}");
         for (version, expected) in [
-            ([22, 5, 8], Grade::Good),
-            ([22, 5, 7], Grade::Good),
-            ([22, 4, 8], Grade::Warning),
-            ([24, 11, 5], Grade::Warning),
+            ([22, 5, 8], CheckResult::Good),
+            ([22, 5, 7], CheckResult::Good),
+            ([22, 4, 8], CheckResult::Warning),
+            ([24, 11, 5], CheckResult::Warning),
         ] {
             host.write("lib/mesh_spank.so", built(version));
             let (grade, found) = host.check(Some("22.05.8"));
             assert_eq!(grade, expected, "{found}");
         }
-        assert_eq!(host.check(None).0, Grade::Unknown);
+        assert_eq!(host.check(None).0, CheckResult::Unknown);
         host.write("lib/mesh_spank.so", "of an older version");
-        assert_eq!(host.check(Some("22.05.8")).0, Grade::Warning);
+        assert_eq!(host.check(Some("22.05.8")).0, CheckResult::Warning);
         // A required plugin that Slurm does not load fails every job.
         host.write("plugstack.conf.d/mesh.conf", "required mesh_spank.so\n");
-        for (version, expected) in [([24, 11, 5], Grade::Bad), ([22, 5, 8], Grade::Warning)] {
+        for (version, expected) in [([24, 11, 5], CheckResult::Bad), ([22, 5, 8], CheckResult::Warning)] {
             host.write("lib/mesh_spank.so", built(version));
             let (grade, found) = host.check(Some("22.05.8"));
             assert_eq!(grade, expected, "{found}");

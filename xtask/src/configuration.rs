@@ -1,25 +1,13 @@
 //! `docs/reference/configuration.md`: every key of `mesh.toml`, from the commented defaults that the services embed.
 
+use std::ffi::OsStr;
 use std::fmt::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use regex::Regex;
 
 use crate::docs::row;
-
-/// Paths of the defaults, with the heading of each file's part.
-const FILES: [(&str, &str); 9] = [
-    ("crates/mesh-runtime", "Every service"),
-    ("services/ingest", "ingest"),
-    ("services/node-watcher", "node-watcher"),
-    ("services/cost-engine", "cost-engine"),
-    ("services/pending-explainer", "pending-explainer"),
-    ("services/exporter", "exporter"),
-    ("services/workflow-trigger", "workflow-trigger"),
-    ("services/ledger", "ledger"),
-    ("services/webhook-dispatcher", "webhook-dispatcher"),
-];
 
 const HEAD: &str = "\
 # Configuration keys
@@ -35,8 +23,8 @@ fault, `--print-config` prints the result with secrets masked. Durations are tex
 pub fn page(root: &Path) -> Result<String> {
     let mut page = HEAD.to_owned();
     let mut known: Vec<Section> = Vec::new();
-    for (folder, heading) in FILES {
-        let path = root.join(folder).join("config/default.toml");
+    for (heading, folder) in folders(root)? {
+        let path = folder.join("config/default.toml");
         let text =
             std::fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
         write!(page, "\n## {heading}\n")?;
@@ -56,6 +44,24 @@ pub fn page(root: &Path) -> Result<String> {
         }
     }
     Ok(page)
+}
+
+/// Headings, and the folders whose defaults are below them: what every service has, then the services.
+fn folders(root: &Path) -> Result<Vec<(String, PathBuf)>> {
+    let services = root.join("services");
+    let read = std::fs::read_dir(&services);
+    let mut folders = Vec::new();
+    for entry in read.with_context(|| format!("list {}", services.display()))? {
+        let path = entry?.path();
+        if path.join("Cargo.toml").is_file() {
+            let name = path.file_name().and_then(OsStr::to_str);
+            folders.push((name.context("a service has a name")?.to_owned(), path));
+        }
+    }
+    folders.sort();
+    let shared = root.join("crates/mesh-runtime");
+    folders.insert(0, ("Every service".to_owned(), shared));
+    Ok(folders)
 }
 
 #[derive(Debug, Default, PartialEq)]

@@ -202,6 +202,12 @@ pub enum LedgerKey {
     Show,
     /// Generate a new signing key; give its public key to everyone who verifies the ledger
     Rotate,
+    /// Print a private key for a ledger that has not started yet, whose replicas share the key as a file that they cannot write
+    New {
+        /// Origin of the ledger, ledger.checkpoint.origin [default: slurm-mesh.org/ledger/CLUSTER]
+        #[arg(long)]
+        origin: Option<String>,
+    },
 }
 
 /// `smesh ledger export`

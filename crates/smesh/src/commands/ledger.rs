@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use ledger::Store;
+use ledger_format::note::PrivateKey;
 use tokio_util::sync::CancellationToken;
 
 use super::{checkpoints, monitor, retention};
@@ -29,6 +30,15 @@ pub(super) async fn run(global: &Global, args: Ledger) -> Result<ExitCode, Error
         Ledger::Checkpoint => checkpoints::newest(global).await?,
         Ledger::Key(LedgerKey::Show) => checkpoints::keys(global).await?,
         Ledger::Key(LedgerKey::Rotate) => checkpoints::rotate(global).await?,
+        Ledger::Key(LedgerKey::New { origin }) => {
+            let origin = match origin {
+                Some(origin) => origin,
+                None => ledger::CheckpointConfig::default().origin(&settings::cluster(global)?),
+            };
+            let key = PrivateKey::new(&origin, &rand::random())
+                .map_err(|error| Error::Failed(format!("origin {origin}: {error}")))?;
+            show::line(key.to_secret_text())?;
+        }
         Ledger::Export(args) => checkpoints::export(global, &args).await?,
         Ledger::Retain(args) => retention::retain(global, args).await?,
         Ledger::Archives => retention::list(global).await?,

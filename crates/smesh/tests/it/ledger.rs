@@ -1,5 +1,7 @@
 //! The auditor's tasks: stores checkpoints and keys, verifies exports without the ledger, and detects changes.
 
+use std::os::unix::fs::PermissionsExt;
+
 use serde_json::Value;
 
 use crate::mesh::{stderr, stdout};
@@ -185,4 +187,35 @@ fn with_another_body(export: &str) -> String {
     entry["body"] = "AAAA".into();
     lines[1] = entry.to_string();
     lines.join("\n") + "\n"
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_ledger_signs_with_a_key_that_was_made_before_it() {
+    let mut made = String::new();
+    let mesh = with_an_event_of_alice(|mesh| {
+        let key = |args: &[&str]| {
+            let output = mesh.run(&[&["ledger", "key", "new", "-M", "testbed"], args].concat());
+            assert!(output.status.success(), "{}", stderr(&output));
+            stdout(&output)
+        };
+        made = key(&[]);
+        assert_ne!(made, key(&[]), "each is random");
+        assert!(key(&["--origin", "example.org/l"]).starts_with("PRIVATE+KEY+example.org/l+"));
+        let file = mesh.path("data/ledger-checkpoint.key");
+        std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+        std::fs::write(&file, &made).unwrap();
+        std::fs::set_permissions(&file, PermissionsExt::from_mode(0o400)).unwrap();
+    })
+    .await;
+    mesh.wait_until("it is signed", || {
+        mesh.run(&["ledger", "checkpoint"]).status.success()
+    });
+    // Both are `…+NAME+ID+BASE64`.
+    let public = stdout(&mesh.run(&["ledger", "key", "show"]));
+    let label = made
+        .trim_start_matches("PRIVATE+KEY+")
+        .rsplit_once('+')
+        .unwrap()
+        .0;
+    assert!(public.starts_with(&format!("{label}+")), "{public}");
 }

@@ -13,28 +13,59 @@ import helm_python as helm
 import yaml
 from helm_python import Chart, _native
 
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+import values as documented  # noqa: E402
+
 CHART = pathlib.Path(__file__).resolve().parent.parent / "helm" / "slurm-mesh"
-KUBERNETES = ["1.29", "1.33"]
+# The oldest of Chart.yaml, and the newest that kubernetes-validate has.
+KUBERNETES = ["1.29", "1.37"]
 # Values that have to be refused, and a word of the message.
 REFUSED = [
     ({"clutser": "x"}, "clutser"),
     ({"cluster": ""}, "cluster"),
-    ({"services": {"ledger": {"replicas": 2}}}, "services.ledger.replicas"),
+    ({"imagePullPolicy": "Sometimes"}, "imagePullPolicy"),
+    ({"services": {"ledger": {"replicas": 2}}}, "services.ledger.replicas: 1 with database.kind sqlite"),
+    ({"services": {"ledger": {"replicas": "two"}}}, "/services/ledger/replicas"),
     ({"services": {"ingest": {"replicsa": 2}}}, "replicsa"),
-    ({"services": {"cost-engine": {"database": {"kind": "postgres"}}}}, "existingSecret"),
-    ({"services": {"ledger": {"database": {"kind": "postgres"}}}}, "existingSecret"),
-    ({"services": {"ledger": {"persistence": {"storageClass": "nfs-client"}}}}, "storageClass"),
-    ({"nats": {"url": "nats://x:4222"}}, "nats.url"),
-    ({"nats": {"embedded": False}}, "nats.url"),
+    ({"services": {"ingest": {"database": {"kind": "postgres"}}}}, "database"),
+    ({"services": {"ingest": {"autoscaling": {"enabled": True}}}}, "autoscaling"),
+    ({"services": {"ledgre": {"enabled": True}}}, "ledgre"),
+    ({"serviceDefaults": {"nodeselector": {}}}, "nodeselector"),
+    ({"services": {"cost-engine": {"database": {"kind": "mysql"}}}}, "'sqlite', 'postgres'"),
+    ({"services": {"cost-engine": {"database": {"kind": "postgres"}}}}, "services.cost-engine.database.existingSecret: needed"),
+    ({"services": {"ledger": {"database": {"kind": "postgres", "existingSecret": "db"}}}}, "services.ledger.checkpointKeySecret: needed"),
+    ({"services": {"webhook-dispatcher": {"database": {"kind": "postgres", "existingSecret": "db"}}}}, "services.webhook-dispatcher.secretsKeySecret: needed"),
+    ({"services": {"ledger": {"persistence": {"storageClass": "nfs-client"}}}}, "services.ledger.persistence.storageClass"),
+    ({"services": {"ledger": {"persistence": {"size": "10 GB"}}}}, "services.ledger.persistence.size"),
+    ({"services": {"ledger": {"autoscaling": {"enabled": True}}}}, "services.ledger.autoscaling: needs database.kind postgres"),
+    ({"services": {"pending-explainer": {"autoscaling": {"enabled": True, "maxReplicas": 1}}}}, "services.pending-explainer.autoscaling.maxReplicas"),
+    ({"services": {"pending-explainer": {"autoscaling": {"enabled": True, "cpu": 0}}}}, "cpu or metrics"),
+    ({"services": {"pending-explainer": {"replicas": 0, "autoscaling": {"enabled": True}}}}, "services.pending-explainer.replicas"),
+    ({"services": {"ledger": {"image": {"digest": "sha256:12"}}}}, "services.ledger.image.digest"),
+    ({"nats": {"url": "nats://x:4222"}}, "nats.url: only with nats.embedded: false"),
+    ({"nats": {"embedded": False}}, "nats.url: needed"),
+    ({"nats": {"embedded": False, "url": "nats.example.org"}}, "no nats:// or tls:// address"),
+    ({"nats": {"replicas": 2}}, "/nats/replicas"),
+    ({"nats": {"replicas": 4}}, "/nats/replicas"),
     ({"nats": {"streamReplicas": 2}}, "streamReplicas"),
-    ({"nats": {"streamReplicas": 3}}, "nats.streamReplicas"),
-    ({"nats": {"storage": {"size": "10Gi"}}}, "size"),
-    ({"slurm": {"restUrl": ""}}, "slurm.restUrl"),
-    ({"ingress": {"enabled": True}}, "ingress.host"),
-    ({"metrics": {"podMonitor": True}}, "metrics.tokenSecret"),
+    ({"nats": {"streamReplicas": 3}}, "nats.streamReplicas: at most"),
+    ({"nats": {"storage": {"size": "10Gi"}}}, "nats.storage.size: 10Gi is too small"),
+    ({"slurm": {"restUrl": ""}}, "slurm.restUrl: needed"),
+    ({"slurm": {"restUrl": "slurmctld:6820"}}, "slurm.restUrl"),
+    ({"ingress": {"enabled": True}}, "ingress.host: needed"),
+    ({"metrics": {"podMonitor": True}}, "metrics.tokenSecret.name: needed"),
+    ({"migrate": {"enabled": True, "ownerSecret": {"name": "owner"}}}, "services.ledger.database.kind postgres"),
+    ({"migrate": {"enabled": True}}, "migrate.ownerSecret.name: needed"),
+    ({"backup": {"enabled": True}}, "backup.claim: needed"),
+    ({"certManager": {"enabled": True, "issuer": {"name": "site"}}}, "for which certificate"),
+    ({"certManager": {"enabled": True}, "api": {"tlsSecret": "tls"}}, "certManager.issuer.name: needed"),
+    ({"externalSecrets": {"enabled": True}}, "externalSecrets.store.name: needed"),
     ({"services": {"workflow-trigger": {"enabled": True, "replicas": 2}}}, "services.workflow-trigger.replicas"),
     ({"services": {"workflow-trigger": {"submiter": {}}}}, "submiter"),
 ]
+# API groups whose schemas no wheel has.
+CUSTOM = ("monitoring.coreos.com/", "external-secrets.io/", "cert-manager.io/")
 faults = []
 
 
@@ -58,14 +89,37 @@ def render(values, kubernetes):
 
 def pods(objects):
     for thing in objects:
-        template = thing.get("spec", {}).get("template")
-        if template:
+        spec = thing.get("spec", {})
+        template = spec.get("jobTemplate", {}).get("spec", spec).get("template")
+        if template and "spec" in template:
             yield f"{thing['kind']} {thing['metadata']['name']}", thing, template
+
+
+def containers(spec):
+    return spec.get("initContainers", []) + spec["containers"]
+
+
+def used(spec):
+    """Kind and name of the Secrets and ConfigMaps that a pod needs."""
+    for volume in spec.get("volumes", []):
+        if "secret" in volume:
+            yield "Secret", volume["secret"]["secretName"]
+        if "configMap" in volume:
+            yield "ConfigMap", volume["configMap"]["name"]
+    for container in containers(spec):
+        for variable in container.get("env", []):
+            reference = variable.get("valueFrom", {}).get("secretKeyRef")
+            if reference:
+                yield "Secret", reference["name"]
 
 
 def config(objects):
     """The files that every pod mounts."""
-    return next(thing["data"] for thing in objects if thing["kind"] == "ConfigMap" and "mesh.toml" in thing["data"])
+    return next(thing["data"] for thing in objects if thing["kind"] == "ConfigMap" and "mesh.toml" in thing["data"] and not hook(thing))
+
+
+def hook(thing):
+    return "helm.sh/hook" in thing["metadata"].get("annotations", {})
 
 
 def rules(name, objects):
@@ -92,7 +146,7 @@ def rules(name, objects):
             fault(where, f"selector {selector} and labels {labels}")
         declared = {volume["name"] for volume in spec.get("volumes", [])}
         declared |= {claim["metadata"]["name"] for claim in thing["spec"].get("volumeClaimTemplates", [])}
-        for container in spec["containers"]:
+        for container in containers(spec):
             own = container.get("securityContext", {})
             # trigger-submitter becomes other users. Nobody else gains anything.
             submits = labels["app.kubernetes.io/component"] == "workflow-trigger"
@@ -106,14 +160,20 @@ def rules(name, objects):
             mounted = {mount["name"] for mount in container.get("volumeMounts", [])}
             if mounted != declared:
                 fault(where, f"volumes {declared ^ mounted} are declared or mounted alone")
-            if any("subPath" in mount for mount in container.get("volumeMounts", [])):
+            # The ledger's key is not exchanged while it runs, and has files beside it.
+            if any("subPath" in mount and mount["name"] != "checkpoint-key" for mount in container.get("volumeMounts", [])):
                 fault(where, "a subPath is never updated")
+            # The ledger writes beside its key.
+            read_only = [mount["mountPath"] for mount in container.get("volumeMounts", []) if mount.get("readOnly") and "subPath" not in mount]
+            if any("KEY_FILE" in variable["name"] and "CHECKPOINT" in variable["name"] and variable.get("value", "").startswith(tuple(read_only))
+                   for variable in container.get("env", [])):
+                fault(where, "the folder of the checkpoint key is read-only")
             if submits and "trigger-submitter.toml" not in config(objects):
                 fault(where, "no trigger-submitter.toml")
             names = [variable["name"] for variable in container.get("env", [])]
             if len(names) != len(set(names)):
                 fault(where, "a variable is set twice")
-        if thing["kind"] != "Job" and not all("livenessProbe" in c and "readinessProbe" in c for c in spec["containers"]):
+        if thing["kind"] not in ("Job", "CronJob") and not all("livenessProbe" in c and "readinessProbe" in c for c in spec["containers"]):
             fault(where, "probes are missing")
 
 
@@ -127,10 +187,43 @@ def reachable(name, objects):
                 faults.append(f"{name}: {where} cannot reach {variable['value']}: {ports}")
 
 
+def wired(name, objects):
+    """Objects that name each other: hooks, autoscalers, secrets."""
+
+    def fault(where, problem):
+        faults.append(f"{name}: {where}: {problem}")
+
+    names = [(thing["kind"], thing["metadata"]["name"]) for thing in objects]
+    for twice in {one for one in names if names.count(one) > 1}:
+        fault(twice, "is there twice")
+    by_name = dict(zip(names, objects))
+    made = {thing["metadata"]["name"] for thing in objects if thing["kind"] == "ExternalSecret"}
+    made_by_certificates = {thing["spec"]["secretName"] for thing in objects if thing["kind"] == "Certificate"}
+    if made & made_by_certificates:
+        fault(made & made_by_certificates, "has two makers")
+    for where, thing, template in pods(objects):
+        spec = template["spec"]
+        needed = set(used(spec))
+        # A hook runs before everything else of the release exists.
+        if hook(thing):
+            late = {one for one in needed | {("ServiceAccount", spec.get("serviceAccountName"))} if one in by_name and not hook(by_name[one])}
+            if late:
+                fault(where, f"a hook that waits for {late}")
+        missing = {secret for kind, secret in needed if kind == "Secret"} - made - made_by_certificates
+        if made and missing:
+            fault(where, f"no ExternalSecret for {missing}")
+    for thing in objects:
+        if thing["kind"] == "HorizontalPodAutoscaler":
+            target = thing["spec"]["scaleTargetRef"]
+            deployment = by_name.get((target["kind"], target["name"]))
+            if not deployment or "replicas" in deployment["spec"]:
+                fault(target["name"], "is no Deployment, or sets the number of replicas besides its autoscaler")
+
+
 def images(objects):
-    """Ours: those of a site are its own."""
-    return {template["spec"]["containers"][0]["image"] for _, _, template in pods(objects)
-            if template["spec"]["containers"][0]["image"].startswith("slurm-mesh/")}
+    """Ours and others' that the chart names; those of a site (registry.example.org) are its own."""
+    return {container["image"] for _, _, template in pods(objects) for container in containers(template["spec"])
+            if not container["image"].startswith("registry.example.org/")}
 
 
 def validate(name, text, kubernetes):
@@ -164,7 +257,22 @@ def dashboards(name, objects):
                 faults.append(f"{name}: {file} is no dashboard: {text[:60]}")
 
 
-def check(path):
+def trivy(folder):
+    """Its own rules, over what all files render, and over the Dockerfile. Offline: the rules are in the program."""
+    program = [pathlib.Path(sys.executable).parent / "trivy", "config", "--skip-check-update", "--skip-version-check", "--disable-telemetry", "--quiet"]
+    for what in (folder, CHART.parents[1] / "docker" / "Dockerfile"):
+        done = subprocess.run([*program, "--severity", "HIGH,CRITICAL", "--format", "json", what], capture_output=True, text=True)
+        if done.returncode:
+            faults.append(f"trivy: {done.stderr}")
+            continue
+        results = json.loads(done.stdout).get("Results", [])
+        # Without a result it has read nothing.
+        if len(results) < (len(list(pathlib.Path(folder).iterdir())) if what == folder else 1):
+            faults.append(f"trivy has read only {[result['Target'] for result in results]}")
+        faults.extend(f"trivy: {result['Target']}: {found['ID']}: {found['Message']}" for result in results for found in result.get("Misconfigurations", []))
+
+
+def check(path, folder):
     for kubernetes in KUBERNETES:
         defaults = yaml.safe_load((CHART / "values.yaml").read_text())
         values = merge(defaults, yaml.safe_load(path.read_text()))
@@ -177,22 +285,29 @@ def check(path):
         alerts(path.name, objects)
         dashboards(path.name, objects)
         reachable(path.name, objects)
-        known = [thing for thing in objects if "monitoring.coreos.com" not in thing["apiVersion"]]
+        wired(path.name, objects)
+        known = [thing for thing in objects if not thing["apiVersion"].startswith(CUSTOM)]
         validate(path.name, yaml.safe_dump_all(known), kubernetes)
+        (pathlib.Path(folder) / path.name).write_text(yaml.safe_dump_all(known))
     return objects
 
 
 def main():
+    old = [path.name for path in documented.outdated()]
+    if old:
+        sys.exit(f"fault: {', '.join(old)}: not what deploy/check/values.py makes of values.yaml")
     files = sorted((CHART / "ci").glob("*.yaml"))
-    used = set()
-    for path in files:
-        objects = check(path)
-        used |= images(objects)
-        print(f"{path.name}: {len(objects)} objects")
+    named = set()
+    with tempfile.TemporaryDirectory() as folder:
+        for path in files:
+            objects = check(path, folder)
+            named |= images(objects)
+            print(f"{path.name}: {len(objects)} objects")
+        trivy(folder)
     # For sites without a way out: what to copy into their registry.
     listed = set((CHART / "images.txt").read_text().split())
-    if used != listed:
-        faults.append(f"images.txt: {sorted(used ^ listed)}")
+    if named != listed:
+        faults.append(f"images.txt: {sorted(named ^ listed)}")
     base = yaml.safe_load(files[files.index(CHART / "ci" / "beside-slurm.yaml")].read_text())
     for over, word in REFUSED:
         defaults = yaml.safe_load((CHART / "values.yaml").read_text())

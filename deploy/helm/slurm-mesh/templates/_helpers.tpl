@@ -105,3 +105,41 @@ capabilities: {drop: [ALL], add: [SETUID, SETGID]}
 - {name: nats-client, secret: {secretName: {{ .root.Values.nats.clientSecret }}, defaultMode: 0440}}
 {{- end }}
 {{- end -}}
+
+{{/* A service's values: its own over serviceDefaults, as YAML. Arguments: root, name. */}}
+{{- define "mesh.service" -}}
+{{- toYaml (mergeOverwrite (deepCopy .root.Values.serviceDefaults) (get .root.Values.services .name)) -}}
+{{- end -}}
+
+{{/* Names of the Secrets that pods and monitors use, each with a comma. */}}
+{{- define "mesh.secrets" -}}
+{{- $values := .Values -}}
+{{- $names := list $values.api.tokenSecret.name $values.api.tlsSecret $values.nats.caSecret $values.nats.clientSecret -}}
+{{- if $values.nats.embedded }}{{ $names = append $names $values.nats.serverSecret }}{{ end -}}
+{{- if or $values.provision.enabled $values.backup.enabled }}{{ $names = append $names (printf "%s-admin" $values.nats.secretPrefix) }}{{ end -}}
+{{- if $values.migrate.enabled }}{{ $names = append $names $values.migrate.ownerSecret.name }}{{ end -}}
+{{- if $values.ingress.enabled }}{{ $names = append $names $values.ingress.tlsSecret }}{{ end -}}
+{{- if $values.metrics.podMonitor }}{{ $names = append $names $values.metrics.tokenSecret.name }}{{ end -}}
+{{- range $name, $service := $values.services }}
+{{- if $service.enabled }}
+{{- $names = append $names (printf "%s-%s" $values.nats.secretPrefix $name) }}
+{{- $names = concat $names (list $service.checkpointKeySecret $service.secretsKeySecret) }}
+{{- if eq (include "mesh.database" $service) "postgres" }}{{ $names = append $names $service.database.existingSecret }}{{ end }}
+{{- if has $name (list "ingest" "node-watcher") }}{{ $names = append $names $values.slurm.tokenSecret.name }}{{ end }}
+{{- end }}
+{{- end -}}
+{{- $certificates := include "mesh.certificates" . | splitList "," -}}
+{{- range $names | compact | uniq | sortAlpha }}{{ if not (has . $certificates) }}{{ . }},{{ end }}{{ end -}}
+{{- end -}}
+
+{{/* Names of the Secrets that cert-manager makes, each with a comma. */}}
+{{- define "mesh.certificates" -}}
+{{- if .Values.certManager.enabled -}}
+{{- range list .Values.api.tlsSecret (ternary .Values.ingress.tlsSecret "" .Values.ingress.enabled) .Values.nats.clientSecret | compact | uniq }}{{ . }},{{ end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* sqlite, postgres, or nothing. Argument: a service. */}}
+{{- define "mesh.database" -}}
+{{- if .database }}{{ .database.kind }}{{ end -}}
+{{- end -}}

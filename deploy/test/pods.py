@@ -70,6 +70,11 @@ def volume(workload, name, spec, group):
         return None
     if "secret" in spec:
         projected(folder, made(spec["secret"]["secretName"]), spec["secret"]["defaultMode"], group)
+    elif "persistentVolumeClaim" in spec:  # of a site, the same for all that name it
+        folder = options.out / "volumes" / spec["persistentVolumeClaim"]["claimName"]
+        folder.mkdir(parents=True, exist_ok=True)
+        os.chown(folder, 0, group)
+        folder.chmod(0o2775)
     elif "configMap" in spec:
         name = spec["configMap"]["name"]
         projected(folder, CONFIG_MAPS.get(name) or made(name), 0o644, group)
@@ -80,22 +85,30 @@ def volume(workload, name, spec, group):
     return folder
 
 
-def environment(container):
+def environment(container, pod_name):
     for variable in container.get("env", []):
         value = variable.get("value")
-        if value is None:
+        if value is None and "fieldRef" in variable["valueFrom"]:
+            value = pod_name
+        elif value is None:
             reference = variable["valueFrom"]["secretKeyRef"]
             value = made(reference["name"])[reference["key"]]
-        yield variable["name"], value.replace("$", "$$")
+        yield variable["name"], value
 
 
-def service(thing, workload):
-    pod = thing["spec"]["template"]["spec"]
-    container, = pod["containers"]
+def expanded(arguments, variables):
+    """`$(NAME)` in arguments, as the kubelet does."""
+    for name, value in variables.items():
+        arguments = [argument.replace(f"$({name})", value) for argument in arguments]
+    return [argument.replace("$", "$$") for argument in arguments]
+
+
+def service(pod, kind, workload, container, claims=(), replicas=1):
     security, user = container["securityContext"], pod["securityContext"]
     group = user["fsGroup"]
     volumes = {spec["name"]: spec for spec in pod["volumes"]}
-    volumes |= {claim["metadata"]["name"]: {"claim": claim} for claim in thing["spec"].get("volumeClaimTemplates", [])}
+    volumes |= {claim["metadata"]["name"]: {"claim": claim} for claim in claims}
+    variables = dict(environment(container, workload))
     sources = {name: volume(workload, name, spec, group) for name, spec in volumes.items()}
     mounts, memory = [], []
     for mount in container["volumeMounts"]:
@@ -104,23 +117,26 @@ def service(thing, workload):
             # The kubelet's has no owner and mode 2777, which runc 1.1 takes from the folder below.
             memory.append(f"{mount['mountPath']}:uid={user['runAsUser']},gid={group},mode=2770")
         else:
+            # The kubelet follows the links to the file.
+            source = (source / mount["subPath"]).resolve() if "subPath" in mount else source
             mounts.append(f"{source}:{mount['mountPath']}{':ro' if mount.get('readOnly') else ''}")
     return {
         "image": container["image"],
-        "command": container.get("args"),
+        **({"entrypoint": container["command"]} if "command" in container else {}),
+        **({"command": expanded(container["args"], variables)} if "args" in container else {}),
         "user": f"{user['runAsUser']}:{user['runAsGroup']}",
         "group_add": [str(group)],
         "read_only": security["readOnlyRootFilesystem"],
         "cap_drop": security["capabilities"]["drop"],
         "cap_add": security["capabilities"].get("add", []),
         "security_opt": [] if security["allowPrivilegeEscalation"] else ["no-new-privileges:true"],
-        "environment": dict(environment(container)),
+        "environment": {name: value.replace("$", "$$") for name, value in variables.items()},
         "volumes": mounts,
         "tmpfs": memory,
         "mem_limit": container["resources"]["limits"]["memory"].removesuffix("i").lower(),
-        "restart": "on-failure" if thing["kind"] == "Job" else "unless-stopped",
+        "restart": {"Job": "on-failure", "CronJob": "no"}.get(kind, "unless-stopped"),
         "stop_grace_period": f"{pod.get('terminationGracePeriodSeconds', 30)}s",
-        "scale": thing["spec"].get("replicas", 1),
+        "scale": replicas,
         "extra_hosts": ["host.docker.internal:host-gateway", "receiver:host-gateway"],
     }
 
@@ -152,13 +168,33 @@ def ingress(thing):
 
 services, probes = {}, ""
 for thing in RENDERED:
-    name = thing["metadata"]["name"]
-    if thing["kind"] in ("Deployment", "StatefulSet"):
-        services[name] = service(thing, name)
+    name, kind, spec = thing["metadata"]["name"], thing["kind"], thing["spec"] if "spec" in thing else {}
+    if kind in ("Deployment", "StatefulSet"):
+        pod, claims, replicas = spec["template"]["spec"], spec.get("volumeClaimTemplates", ()), spec.get("replicas", 1)
+        container, = pod["containers"]
+        if kind == "StatefulSet" and replicas > 1:
+            # Each has a name of its own, below that of the governing Service, and a volume.
+            for number in range(replicas):
+                services[f"{name}-{number}"] = service(pod, kind, f"{name}-{number}", container, claims) | {
+                    "networks": {"default": {"aliases": [name, f"{name}-{number}.{spec['serviceName']}"]}}}
+                probes += probe(thing, f"{name}-{number}")
+            continue
+        services[name] = service(pod, kind, name, container, claims, replicas)
         probes += probe(thing, name)
-    elif thing["kind"] == "Job":
-        services[name] = service(thing, name)
-    elif thing["kind"] == "Ingress":
+    elif kind in ("Job", "CronJob"):
+        pod = spec.get("jobTemplate", {"spec": spec})["spec"]["template"]["spec"]
+        waits = {}
+        # One after the other; hooks before everything else. A CronJob runs when it is asked to.
+        for container in pod.get("initContainers", []) + pod["containers"]:
+            one = f"{name}-{container['name']}"
+            services[one] = service(pod, kind, one, container) | {"depends_on": waits} | ({"profiles": ["cron"]} if kind == "CronJob" else {})
+            waits = {one: {"condition": "service_completed_successfully"}}
+    elif kind == "Ingress":
         services["ingress"] = ingress(thing)
+hooks = [f"{thing['metadata']['name']}-{thing['spec']['template']['spec']['containers'][-1]['name']}"
+         for thing in RENDERED if thing["kind"] == "Job" and charts.hook(thing)]  # fmt: skip
+for name, made_service in services.items():
+    if hooks and not any(name.startswith(hook.rpartition("-")[0]) for hook in hooks):
+        made_service["depends_on"] = made_service.get("depends_on", {}) | {hook: {"condition": "service_completed_successfully"} for hook in hooks}
 (options.out / "compose.yaml").write_text(json.dumps({"name": "slurm-mesh", "services": services}, indent=1))
 (options.out / "probes").write_text(probes)

@@ -3,7 +3,7 @@
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use super::{Finding, CheckResult};
+use super::{CheckResult, Finding};
 use crate::slurm_conf::SlurmConf;
 
 const FILE: &str = "mesh_spank.so";
@@ -241,7 +241,10 @@ mod tests {
         assert_eq!(host.check(Some("22.05.8")).0, CheckResult::Warning);
         // A required plugin that Slurm does not load fails every job.
         host.write("plugstack.conf.d/mesh.conf", "required mesh_spank.so\n");
-        for (version, expected) in [([24, 11, 5], CheckResult::Bad), ([22, 5, 8], CheckResult::Warning)] {
+        for (version, expected) in [
+            ([24, 11, 5], CheckResult::Bad),
+            ([22, 5, 8], CheckResult::Warning),
+        ] {
             host.write("lib/mesh_spank.so", built(version));
             let (grade, found) = host.check(Some("22.05.8"));
             assert_eq!(grade, expected, "{found}");

@@ -1,5 +1,10 @@
 //! The signals that ask a process to end, as a descriptor.
 
+#![expect(
+    unsafe_code,
+    reason = "libc calls without a safe wrapper in std or rustix"
+)]
+
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{FromRawFd as _, OwnedFd};

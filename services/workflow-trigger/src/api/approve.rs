@@ -91,7 +91,7 @@ impl Api {
     async fn decided(&self, caller: &Caller, key: &str) -> Result<Decided, Problem> {
         self.due_runs.notify();
         self.recorded.notify_one();
-        let run = self.run(caller, key).await?;
+        let run = self.run(caller, key, None).await?;
         let mut audited_read = AuditedRead::to(caller);
         audited_read.row(&run.rule.owner);
         let view = Json(RunView::new(&run));

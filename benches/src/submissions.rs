@@ -61,7 +61,8 @@ pub async fn measure(_: &Arguments) -> anyhow::Result<Section> {
             .arg(&config),
         &folder.path().join("log"),
     )?;
-    let location = Location::parse("sqlite:workflow-trigger.db", folder.path())?;
+    let location =
+        Location::parse("sqlite:workflow-trigger.db", folder.path()).map_err(anyhow::Error::msg)?;
     let store = Store::connect(&location)?;
     let shutdown = CancellationToken::new();
     let counted = Sql::new("SELECT COUNT(*) AS n FROM intents WHERE accepted_at IS NOT NULL");

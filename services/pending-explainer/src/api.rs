@@ -18,7 +18,7 @@ use mesh_events::from_timestamp;
 use mesh_events::proto::mesh::queue::v1::Explanation;
 use mesh_runtime::api::{AuditedRead, Caller, Problem};
 use serde::{Deserialize, Serialize};
-use utoipa::{IntoParams, ToSchema};
+use utoipa::ToSchema;
 
 use crate::domain::progress;
 use crate::domain::start_estimate::{ClusterQuality, StartEstimate};
@@ -43,7 +43,7 @@ pub(crate) fn router(loaded: Loaded) -> Router {
         .with_state(loaded)
 }
 
-#[derive(Debug, Default, Deserialize, IntoParams)]
+#[derive(Debug, Default, Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 struct QueueQuery {
@@ -214,7 +214,7 @@ async fn list(
     ))
 }
 
-#[derive(Debug, Deserialize, IntoParams)]
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 struct QualityQuery {

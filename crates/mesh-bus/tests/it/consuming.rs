@@ -248,7 +248,7 @@ async fn a_reader_goes_on_over_removed_messages() {
     bus.publish_all(events.collect(), &shutdown).await.unwrap();
     let jetstream = jetstream::new(async_nats::connect(nats.url()).await.unwrap());
     let stream = jetstream.get_stream(SLURM_EVENTS).await.unwrap();
-    let is_left = |sequence: &u64| sequence % 3 != 0 && !(100..150).contains(sequence);
+    let is_left = |sequence: &u64| !sequence.is_multiple_of(3) && !(100..150).contains(sequence);
     for sequence in (1..=590).filter(|sequence| !is_left(sequence)) {
         stream.delete_message(sequence).await.unwrap();
     }

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use mesh_events::proto::mesh::metrics::v1::Share;
 
 use super::{Inputs, bytes, float};
+use crate::domain::counters::{RUN_BUCKETS, RUN_SUM, WAIT_BUCKETS, WAIT_SUM};
 use crate::domain::exposition::{Exposition, Kind, Labels};
 use crate::domain::fold::fold;
 use crate::domain::jobs::Jobs;
@@ -64,14 +65,14 @@ pub fn write(inputs: &Inputs, page: &mut Exposition) -> usize {
     }
     shares(inputs, &mut page);
     counters::counters(inputs, &mut page);
-    histogram(
+    counters::histogram(
         inputs,
         &mut page,
         ["mesh_job_wait_seconds", WAIT_BUCKETS, WAIT_SUM],
         "Wait from eligible to start, of first attempts.",
         &["partition", "qos"],
     );
-    histogram(
+    counters::histogram(
         inputs,
         &mut page,
         ["mesh_job_run_seconds", RUN_BUCKETS, RUN_SUM],

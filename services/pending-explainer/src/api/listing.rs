@@ -6,11 +6,11 @@ use axum::{Extension, Json};
 use chrono::{DateTime, Utc};
 use mesh_runtime::api::{AuditedRead, Caller, Problem};
 use serde::{Deserialize, Serialize};
-use utoipa::{IntoParams, ToSchema};
+use utoipa::ToSchema;
 
 use super::{Loaded, explainer, openapi, valid};
 
-#[derive(Debug, Default, Deserialize, IntoParams)]
+#[derive(Debug, Default, Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(super) struct SqueueQuery {

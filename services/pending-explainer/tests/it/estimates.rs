@@ -11,7 +11,7 @@ use mesh_events::proto::mesh::queue::v1::{
 use mesh_events::{EventType, catalogue, subject, timestamp};
 use mesh_runtime::api::Role;
 use mesh_testkit::{NatsServer, fixtures, wait_until};
-use pending_explainer::adapters::estimates::Stored;
+use pending_explainer::adapters::estimates::StoredEstimates;
 use prost::Message as _;
 
 use crate::api::get;
@@ -91,7 +91,8 @@ async fn stored(bus: &Bus, starts: u64, open: usize) {
     let description = format!("{starts} starts and {open} open estimates");
     wait_until(&description, DEADLINE, async || {
         let bucket = bus.bucket(catalogue::BUCKET_EXPLAINER).await.unwrap();
-        let stored = Stored::load(&bucket, fixtures::CLUSTER, Stored::default()).await;
+        let stored =
+            StoredEstimates::load(&bucket, fixtures::CLUSTER, StoredEstimates::default()).await;
         let quality = stored.unwrap().state.quality();
         (quality.starts, quality.open) == (starts, open)
     })

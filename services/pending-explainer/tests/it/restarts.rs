@@ -6,7 +6,7 @@ use mesh_events::{EventType, catalogue, subject};
 use mesh_testkit::{NatsServer, fixtures, wait_until};
 use pending_explainer::adapters::store::Store;
 use pending_explainer::domain::ClusterView;
-use pending_explainer::domain::timeline::{UpdateOutcome, heard};
+use pending_explainer::domain::timeline::{UpdateOutcome, apply_event};
 use tokio_util::sync::CancellationToken;
 
 use crate::harness::{DEADLINE, bus, explained, published_so_far, start, waiting};
@@ -56,15 +56,15 @@ async fn stored_events_are_published_after_a_crash() {
         .await
         .unwrap();
     let mut intended = None;
-    shard.change(
-        |runs| match heard(runs, &event, ClusterView::default(), chrono::Utc::now()) {
+    shard.change(|runs| {
+        match apply_event(runs, &event, ClusterView::default(), chrono::Utc::now()) {
             UpdateOutcome::Publish(event) => {
                 intended = Some(event.clone());
                 (true, vec![*event])
             }
             other => panic!("nothing to say: {other:?}"),
-        },
-    );
+        }
+    });
     store
         .commit(&shard, &CancellationToken::new())
         .await

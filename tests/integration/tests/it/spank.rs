@@ -188,14 +188,14 @@ async fn the_plugin_reports_steps_and_the_doctor_knows_whether_slurm_loads_it() 
     })
     .await
     .unwrap();
-    let of = |job: u32, step: u32| -> Vec<(&str, [u32; 4], Vec<[u32; 3]>)> {
+    let of = |job: u32, step: u32| {
         let own = received.iter();
         let own = own.filter(|report| (report.job, report.step) == (job, step));
         own.map(|report| {
             let failures = report.failures.clone();
             (report.moment.as_str(), report.counts, failures)
         })
-        .collect()
+        .collect::<Vec<_>>()
     };
     let failed = vec![[0, 7, 0]];
     assert_eq!(

@@ -10,6 +10,7 @@ use tokio::process::Child;
 use tokio_util::sync::CancellationToken;
 
 use super::process::{Failure, Files, end, spawn, wait_until_it_listens};
+use crate::error::Error;
 
 /// Interval of the storage health check.
 const HEALTH_INTERVAL: Duration = Duration::from_secs(2);

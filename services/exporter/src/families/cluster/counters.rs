@@ -3,7 +3,7 @@
 use super::{Inputs, Page, float};
 use crate::domain::counters::{
     BOUNDS, COST_MICROS, CPU_SECONDS, ENDS, GPU_SECONDS, MEMORY_KIB_SECONDS, NODE_EVENTS,
-    PREEMPTIONS, RUN_BUCKETS, RUN_SUM, STARTED, SUBMITTED, WAIT_BUCKETS, WAIT_SUM,
+    PREEMPTIONS, STARTED, SUBMITTED,
 };
 use crate::domain::exposition::Kind;
 
@@ -85,7 +85,7 @@ pub(super) fn counters(inputs: &Inputs, page: &mut Page<'_>) {
     }
 }
 
-fn histogram(
+pub(super) fn histogram(
     inputs: &Inputs,
     page: &mut Page<'_>,
     [name, buckets, sum]: [&str; 3],

@@ -35,10 +35,10 @@ pub async fn assert_describes_every_route(
         let path = with_names(path);
         for (method, described) in methods.as_object().unwrap() {
             let method = method.to_uppercase();
-            let (status, _) = service.ask(caller.clone(), &method, &path, None).await;
+            let (status, answer) = service.ask(caller.clone(), &method, &path, None).await;
             let statuses = described["responses"].as_object().unwrap();
             let is_described = statuses.contains_key(status.as_str());
-            assert!(is_described, "{method} {path}: {status}");
+            assert!(is_described, "{method} {path}: {status} {answer}");
             assert_ne!(status, StatusCode::METHOD_NOT_ALLOWED, "{method} {path}");
         }
     }

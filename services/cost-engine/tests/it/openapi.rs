@@ -29,7 +29,10 @@ fn the_committed_description_is_what_the_code_gives() {
 async fn it_is_served_and_has_every_route() {
     let nats = NatsServer::start().await;
     Outside::connect(&nats, None).await;
-    let engine = Site::new(EXAMPLE).start(&nats.toml()).await.unwrap();
+    let site = Site::new(EXAMPLE);
+    site.write_budgets(&budget("1.00"));
+    let engine = site.start(&nats.toml()).await.unwrap();
+    evaluated(&engine, 0).await;
     assert_describes_every_route(&engine, &admin(), PATH, &document()).await;
     engine.stop().await;
 }

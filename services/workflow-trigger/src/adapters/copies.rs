@@ -40,7 +40,7 @@ impl Store {
         Ok(keys)
     }
 
-    /// Claims a run that has another job than this one. `None`: it has this one or none yet, or a driver is at work on it.
+    /// Claims a run that has another job than this one. `None`: it has this one or none yet, or a driver has claimed it.
     ///
     /// # Errors
     /// If the database refuses.

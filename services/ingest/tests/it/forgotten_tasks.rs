@@ -95,8 +95,8 @@ async fn tasks_that_are_cancelled_one_after_the_other_are_waited_for_at_the_same
         let id = format!("{array}_{task}");
         cluster.run("alice", &["scancel", &id]).await;
         cancelled.push(chrono::Utc::now().timestamp());
-        // Longer than tasks join the wait of others.
-        stand_in.wait_calls(POLL, 24).await;
+        // At least twelve seconds, as each poll calls it up to twice: longer than tasks join the wait of others.
+        stand_in.wait_calls(POLL, 48).await;
     }
     let mut published = Vec::new();
     for task in [3, 5] {

@@ -115,6 +115,47 @@ impl NatsServer {
         self.child.as_ref().map(Child::id)
     }
 
+    /// Stops it (SIGSTOP), and returns once none of its threads runs. It accepts connections and answers nothing.
+    ///
+    /// # Panics
+    /// If it is killed already, or does not stop within ten seconds.
+    pub fn pause(&self) {
+        self.signal("-STOP");
+        let began = Instant::now();
+        while !self.stands_still() {
+            assert!(began.elapsed() < Duration::from_secs(10), "it runs on");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// True if each of its threads is stopped, according to proc(5).
+    fn stands_still(&self) -> bool {
+        let threads = format!("/proc/{}/task", self.pid().expect("it runs"));
+        let mut threads = std::fs::read_dir(threads).expect("its threads").flatten();
+        threads.all(|thread| {
+            let stat = std::fs::read_to_string(thread.path().join("stat"));
+            // The state follows the name, which is in parentheses.
+            stat.is_ok_and(|stat| {
+                let state = stat.rsplit(')').next();
+                state.is_some_and(|state| state.starts_with(" T"))
+            })
+        })
+    }
+
+    /// Lets it go on after [`Self::pause`].
+    ///
+    /// # Panics
+    /// If it is killed.
+    pub fn resume(&self) {
+        self.signal("-CONT");
+    }
+
+    fn signal(&self, signal: &str) {
+        let pid = self.pid().expect("it runs").to_string();
+        let sent = Command::new("kill").args([signal, &pid]).status();
+        assert!(sent.expect("kill").success(), "kill {signal} {pid}");
+    }
+
     /// Its `store_dir`, unless the caller named one.
     pub fn store(&self) -> &Path {
         self.folder.path()

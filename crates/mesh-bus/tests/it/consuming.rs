@@ -1,5 +1,4 @@
 use std::collections::HashMap;
-use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -94,14 +93,14 @@ async fn late_messages_of_a_server_are_handled() {
         .unwrap();
     wait_until("the first message", PATIENCE, async || recorder.jobs() == 1).await;
     // Longer than two heartbeats, of two seconds each.
-    signal(&nats, "-STOP");
+    nats.pause();
     let events: Vec<_> = (2..=50).map(|id| job_event(JobStarted, job(id))).collect();
     let publishing = {
         let shutdown = shutdown.clone();
         tokio::spawn(async move { publisher.publish_all(events, &shutdown).await })
     };
     tokio::time::sleep(Duration::from_secs(6)).await;
-    signal(&nats, "-CONT");
+    nats.resume();
     publishing.await.unwrap().unwrap();
     wait_until("what was published meanwhile", PATIENCE, async || {
         recorder.jobs() == 50
@@ -109,12 +108,6 @@ async fn late_messages_of_a_server_are_handled() {
     .await;
     shutdown.cancel();
     consumer.await.unwrap().unwrap();
-}
-
-fn signal(nats: &NatsServer, signal: &str) {
-    let pid = nats.pid().unwrap().to_string();
-    let status = Command::new("kill").args([signal, &pid]).status().unwrap();
-    assert!(status.success());
 }
 
 struct RetryOnce(Recorder);

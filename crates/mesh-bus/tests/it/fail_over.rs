@@ -2,7 +2,6 @@
 //! clients is a host that no packet reaches any more.
 
 use std::collections::BTreeSet;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt as _;
@@ -34,12 +33,6 @@ async fn publish(bus: &Bus, jobs: std::ops::Range<u32>) -> Vec<(String, Duration
         .await
 }
 
-fn signal(server: &NatsServer, signal: &str) {
-    let pid = server.pid().unwrap().to_string();
-    let status = Command::new("kill").args([signal, &pid]).status();
-    assert!(status.unwrap().success());
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_three_servers_each_is_killed_and_stopped_and_no_event_is_lost_or_stored_twice() {
     let mut servers = NatsServer::start_cluster(3).await;
@@ -57,9 +50,9 @@ async fn of_three_servers_each_is_killed_and_stopped_and_no_event_is_lost_or_sto
         published.extend(publish(&bus, next..next + EVENTS).await);
         server.restart().await;
         next += EVENTS;
-        signal(server, "-STOP");
+        server.pause();
         published.extend(publish(&bus, next..next + EVENTS).await);
-        signal(server, "-CONT");
+        server.resume();
         next += EVENTS;
     }
     let ids: BTreeSet<String> = published.iter().map(|(id, _)| id.clone()).collect();

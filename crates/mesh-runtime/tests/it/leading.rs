@@ -1,5 +1,6 @@
 //! Terms of leadership, on a real nats-server.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -8,23 +9,15 @@ use mesh_bus::Bus;
 use mesh_events::catalogue::BUCKET_NODES;
 use mesh_runtime::{ConfigFile, Context};
 use mesh_testkit::NatsServer;
-use tokio::process::Command;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::support::DEADLINE;
 
-async fn signal(pid: u32, signal: &str) {
-    let sent = Command::new("kill")
-        .args([signal, &pid.to_string()])
-        .status();
-    assert!(sent.await.unwrap().success(), "kill {signal} {pid}");
-}
-
 /// Nobody repeats a write of a term that is over. As a problem it would keep a standby from being ready.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_failed_write_of_a_term_is_no_problem_after_it() {
-    let nats = NatsServer::start().await;
+    let nats = Arc::new(NatsServer::start().await);
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("mesh.toml");
     let config = format!(
@@ -44,13 +37,13 @@ async fn a_failed_write_of_a_term_is_no_problem_after_it() {
     bus.ready(&shutdown).await.unwrap();
 
     let (problems, mut begun) = mpsc::unbounded_channel();
-    let pid = nats.pid().unwrap();
     let (writer, leading) = (bus.clone(), context.clone());
     let (is_first, stop) = (AtomicBool::new(true), shutdown.clone());
     let terms = tokio::spawn(async move {
         let term = |_| {
             let (bus, problems) = (writer.clone(), problems.clone());
             let (is_first, stop) = (is_first.swap(false, Ordering::Relaxed), stop.clone());
+            let nats = Arc::clone(&nats);
             async move {
                 problems.send(bus.problem()).unwrap();
                 if !is_first {
@@ -58,9 +51,9 @@ async fn a_failed_write_of_a_term_is_no_problem_after_it() {
                     return Ok(());
                 }
                 let bucket = bus.bucket(BUCKET_NODES).await.unwrap();
-                signal(pid, "-STOP").await;
+                nats.pause();
                 bucket.put("c.n1", "x".into(), None).await.unwrap_err();
-                signal(pid, "-CONT").await;
+                nats.resume();
                 // Not while the connection itself is the problem.
                 while !bus
                     .problem()

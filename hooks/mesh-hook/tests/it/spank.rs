@@ -340,9 +340,7 @@ async fn a_stop_loses_no_report() {
     let mut listener = Listener::start(&site, &socket);
     wait_until("the socket is there", TIMEOUT, async || socket.exists()).await;
     // It accepts connections and answers nothing, so each window takes its time and the others wait.
-    let nats = site.nats.pid().unwrap().to_string();
-    let stopped = Command::new("kill").args(["-STOP", &nats]).status();
-    assert!(stopped.unwrap().success());
+    site.nats.pause();
     let writer = UnixDatagram::unbound().unwrap();
     for job in 1..=REPORTS {
         let report = format!("1 exit 1763760000123 {job} 0 20001 0 1 1 0 0");
@@ -357,6 +355,5 @@ async fn a_stop_loses_no_report() {
     .await;
     assert!(status.unwrap().success(), "{status:?}");
     assert_eq!(site.spooled().len(), REPORTS);
-    let resumed = Command::new("kill").args(["-CONT", &nats]).status();
-    assert!(resumed.unwrap().success());
+    site.nats.resume();
 }

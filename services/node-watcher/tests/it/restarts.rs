@@ -1,7 +1,6 @@
 //! No event lost or duplicated: restarts, an unavailable slurmctld, two instances.
 
 use std::collections::BTreeSet;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use mesh_bus::Bus;
@@ -190,19 +189,11 @@ async fn one_slow_look_does_not_make_the_next_ones_seldom() {
     let service = start_with(&nats, &cluster, settings).await;
     until(&bus, "n4", "baseline").await;
 
-    let nats_is = |signal: &str| {
-        let pid = nats.pid().unwrap().to_string();
-        let done = Command::new("kill")
-            .args([signal, pid.as_str()])
-            .status()
-            .unwrap();
-        assert!(done.success());
-    };
     let (outage, bound) = outage_and_bound(&cluster);
-    nats_is("-STOP");
+    nats.pause();
     update(&cluster, "n1", &["State=DRAIN", "Reason=bad disk"]);
     tokio::time::sleep(outage).await;
-    nats_is("-CONT");
+    nats.resume();
     until(&bus, "n1", "drained admin").await;
     let began = Instant::now();
     update(&cluster, "n1", &["State=RESUME"]);

@@ -129,6 +129,12 @@ impl WorkloadRunner<'_> {
         }
         self.run_as("root", &["scontrol", "requeuehold", &id])
             .await?;
+        self.requeued_and_held(job).await
+    }
+
+    /// Releases a job that was requeued and is held then.
+    async fn requeued_and_held(&self, job: u32) -> Result<(), Error> {
+        let id = job.to_string();
         self.testbed.see_state(&id, &["PENDING"]).await?;
         let polled = self
             .watch(job, |reason| reason.to_lowercase().contains("held"))
@@ -241,7 +247,13 @@ impl WorkloadRunner<'_> {
         match end {
             BriefEnd::Completed => {}
             BriefEnd::Cancelled => self.run_as(work.user, &["scancel", &id]).await?,
-            BriefEnd::Requeued => self.run_as("root", &["scontrol", "requeue", &id]).await?,
+            BriefEnd::Requeued => {
+                self.run_as("root", &["scontrol", "requeue", &id]).await?;
+                if !resumed {
+                    // Its priority is 0 since the suspension, so Slurm holds it (JobHeldAdmin; seen on 22.05, 24.11 and 26.05).
+                    return self.requeued_and_held(job).await;
+                }
+            }
             BriefEnd::NodeDown(node) => self.down_and_resume(work, node).await?,
         }
         drop(reserved);

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use mesh_bus::{BucketEntry, Bus};
 use mesh_events::catalogue::BUCKET_INGEST;
-use mesh_events::{Event, RunKey, subject};
+use mesh_events::{Event, RunKey, is_default, subject};
 use mesh_runtime::Condition;
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
@@ -46,7 +46,7 @@ pub struct Meta {
     #[serde(rename = "owed_from", default, skip_serializing_if = "Option::is_none")]
     pub backlog_from: Option<i64>,
     /// Newest end of a run that was removed, in Slurm's time. An unknown run that ended by then was published.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub removed_until: i64,
     /// Newest job that polls have shown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -64,23 +64,13 @@ pub struct Meta {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub drifts: BTreeMap<String, i64>,
     /// Count before the first of each type and source: the time at which the counts were lost, in Unix seconds. No earlier count is as large.
-    #[serde(default, skip_serializing_if = "is_zero_count")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub counts_from: u64,
     /// Number of published capture events, by `<type> <source>`.
     pub counts: BTreeMap<String, u64>,
     /// Events whose publication is not confirmed.
     #[serde(default)]
     pub outbox: Vec<String>,
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
-const fn is_zero(seconds: &i64) -> bool {
-    *seconds == 0
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
-const fn is_zero_count(count: &u64) -> bool {
-    *count == 0
 }
 
 #[derive(Debug, Serialize, Deserialize)]

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use mesh_events::proto::mesh::capture::v1::CaptureEvent;
-use mesh_events::{EventType, RunKey};
+use mesh_events::{EventType, RunKey, is_default};
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
@@ -43,13 +43,8 @@ pub struct Unseen {
     /// Last id of the range.
     pub last: u32,
     /// How long accounting was waited for, in seconds.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub waited: u64,
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
-const fn is_zero(seconds: &u64) -> bool {
-    *seconds == 0
 }
 
 impl Unseen {

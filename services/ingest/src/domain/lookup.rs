@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use mesh_events::is_default;
 use serde::{Deserialize, Serialize};
 
 use super::observation::Owner;
@@ -120,10 +121,10 @@ pub struct StoredLookup {
     #[serde(rename = "n", default)]
     pub answers: u32,
     /// Number of restarts meanwhile.
-    #[serde(rename = "r", default, skip_serializing_if = "is_zero")]
+    #[serde(rename = "r", default, skip_serializing_if = "is_default")]
     pub restarts: u32,
     /// Whether slurmctld does not have the job.
-    #[serde(rename = "m", default, skip_serializing_if = "is_false")]
+    #[serde(rename = "m", default, skip_serializing_if = "is_default")]
     pub is_missing: bool,
     /// Missing tasks, in Slurm's notation.
     #[serde(rename = "t", default, skip_serializing_if = "String::is_empty")]
@@ -137,22 +138,6 @@ pub struct StoredLookup {
     /// Last payload of an array, whose record may be gone: `Job` of the events in base64.
     #[serde(rename = "j", default, skip_serializing_if = "String::is_empty")]
     pub job: String,
-}
-
-#[expect(
-    clippy::trivially_copy_pass_by_ref,
-    reason = "serde passes a reference"
-)]
-const fn is_zero(number: &u32) -> bool {
-    *number == 0
-}
-
-#[expect(
-    clippy::trivially_copy_pass_by_ref,
-    reason = "serde passes a reference"
-)]
-const fn is_false(flag: &bool) -> bool {
-    !*flag
 }
 
 #[cfg(test)]

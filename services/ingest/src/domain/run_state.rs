@@ -3,7 +3,7 @@
 mod rare;
 mod state_names;
 
-use mesh_events::EventType;
+use mesh_events::{EventType, is_default};
 use serde::{Deserialize, Serialize};
 use slurm_types::{ReasonClass, TaskSet};
 
@@ -24,7 +24,7 @@ pub struct End {
     /// Unix seconds.
     pub at: i64,
     /// Whether no record of Slurm supports it. A later record corrects it.
-    #[serde(default, skip_serializing_if = "is_false")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub inferred: bool,
 }
 
@@ -50,41 +50,41 @@ pub struct RunState {
     #[serde(rename = "i")]
     pub raw_id: u32,
     /// Whether this is the array itself.
-    #[serde(rename = "a", default, skip_serializing_if = "is_false")]
+    #[serde(rename = "a", default, skip_serializing_if = "is_default")]
     pub is_array: bool,
     /// Whether this is a task of an array.
-    #[serde(rename = "t", default, skip_serializing_if = "is_false")]
+    #[serde(rename = "t", default, skip_serializing_if = "is_default")]
     pub is_task: bool,
     /// Number of events of this run.
     #[serde(rename = "q")]
     pub seq: u64,
     /// Whether `submitted` was published, or must not be (baseline; first run of an array's task).
-    #[serde(rename = "s", default, skip_serializing_if = "is_false")]
+    #[serde(rename = "s", default, skip_serializing_if = "is_default")]
     pub submitted: bool,
     /// Whether pending events are published for this run. Not so for the first run of an array's task.
-    #[serde(rename = "w", default, skip_serializing_if = "is_false")]
+    #[serde(rename = "w", default, skip_serializing_if = "is_default")]
     pub waits: bool,
     /// Published start, in Unix seconds.
     #[serde(rename = "b", default, skip_serializing_if = "Option::is_none")]
     pub started: Option<i64>,
     /// Whether the controller has shown it running from that start, with its nodes configured: the start of this run moves no more.
-    #[serde(rename = "bf", default, skip_serializing_if = "is_false")]
+    #[serde(rename = "bf", default, skip_serializing_if = "is_default")]
     pub start_is_final: bool,
     /// Published end.
     #[serde(rename = "e", default, skip_serializing_if = "Option::is_none")]
     pub end: Option<End>,
     /// Whether the end of a run that a record knows comes from jobcomp or from the batch step. A contradicting record corrects it, unless a
     /// requeue has overwritten that record.
-    #[serde(rename = "eh", default, skip_serializing_if = "is_false")]
+    #[serde(rename = "eh", default, skip_serializing_if = "is_default")]
     pub ended_by_hook: bool,
     /// Whether no record of Slurm has shown this run. It is published as inferred, and says nothing about other runs.
-    #[serde(rename = "ho", default, skip_serializing_if = "is_false")]
+    #[serde(rename = "ho", default, skip_serializing_if = "is_default")]
     pub hook_only: bool,
     /// Whether it ran and has ended, and accounting has not reported its usage yet.
-    #[serde(rename = "u", default, skip_serializing_if = "is_false")]
+    #[serde(rename = "u", default, skip_serializing_if = "is_default")]
     pub usage_pending: bool,
     /// Whether its cancellation was published without an actor. Accounting has the actor, the controller does not.
-    #[serde(rename = "ca", default, skip_serializing_if = "is_false")]
+    #[serde(rename = "ca", default, skip_serializing_if = "is_default")]
     pub canceller_pending: bool,
     /// Exit code and signal of the end, until the usage is published: accounting of 22.05 has no exit codes over REST.
     #[serde(rename = "x", default, skip_serializing_if = "Option::is_none")]
@@ -99,7 +99,7 @@ pub struct RunState {
     #[serde(rename = "r", default, skip_serializing_if = "Option::is_none")]
     pub restarts: Option<u32>,
     /// Whether it is held according to the published events.
-    #[serde(rename = "h", default, skip_serializing_if = "is_false")]
+    #[serde(rename = "h", default, skip_serializing_if = "is_default")]
     pub held: bool,
     /// Last published class of the pending reason.
     #[serde(rename = "c", default, skip_serializing_if = "Option::is_none")]
@@ -108,13 +108,13 @@ pub struct RunState {
     #[serde(rename = "cd", default, skip_serializing_if = "Option::is_none")]
     pub candidate: Option<Box<Candidate>>,
     /// Used allowance of pending events, in Unix seconds: the further ahead, the fewer events.
-    #[serde(rename = "y", default, skip_serializing_if = "is_zero")]
+    #[serde(rename = "y", default, skip_serializing_if = "is_default")]
     pub quiet_from: i64,
     /// Number of published `held`, `released` and `pending` events.
     #[serde(rename = "n", default)]
     pub counts: [u32; 3],
     /// Whether accounting must still be asked which tasks the array was submitted with.
-    #[serde(rename = "as", default, skip_serializing_if = "is_false")]
+    #[serde(rename = "as", default, skip_serializing_if = "is_default")]
     pub ask_submitted: bool,
     /// Open lookup, if no record shows the run any more.
     #[serde(rename = "oq", default, skip_serializing_if = "Option::is_none")]
@@ -215,15 +215,6 @@ impl RunState {
     pub fn left_tasks(&self) -> Option<TaskSet> {
         self.rare.left.as_deref()?.parse().ok()
     }
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
-const fn is_false(value: &bool) -> bool {
-    !*value
-}
-
-fn is_zero<T: Default + PartialEq>(value: &T) -> bool {
-    *value == T::default()
 }
 
 #[cfg(test)]

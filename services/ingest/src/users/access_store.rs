@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use chrono::Utc;
 use mesh_bus::{BucketEntry, Bus};
 use mesh_events::catalogue::BUCKET_USERS;
-use mesh_events::{Event, subject};
+use mesh_events::{Event, is_default, subject};
 use mesh_runtime::Condition;
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
@@ -54,7 +54,7 @@ pub struct Meta {
 struct Shard {
     version: u32,
     known: BTreeMap<String, StoredAccess>,
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_default")]
     seq_from: u64,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     outbox: Vec<String>,
@@ -268,11 +268,6 @@ fn shard_number(key: &str) -> Option<u32> {
 /// A count that none before has reached.
 fn now() -> u64 {
     u64::try_from(Utc::now().timestamp()).unwrap_or_default()
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
-const fn is_zero(count: &u64) -> bool {
-    *count == 0
 }
 
 /// FNV-1a: spreads well, and is the same in every version.

@@ -2,9 +2,10 @@
 
 use std::ops::{Deref, DerefMut};
 
+use mesh_events::is_default;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::{End, is_false, is_zero};
+use super::End;
 
 /// Fields that most runs lack.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -22,13 +23,13 @@ pub struct RareState {
     #[serde(rename = "rz", default, skip_serializing_if = "Vec::is_empty")]
     pub resized: Vec<i64>,
     /// Number of published corrections.
-    #[serde(rename = "k", default, skip_serializing_if = "is_zero")]
+    #[serde(rename = "k", default, skip_serializing_if = "is_default")]
     pub corrections: u64,
     /// End as first published, if a record has changed it since.
     #[serde(rename = "fe", default, skip_serializing_if = "Option::is_none")]
     pub first_end: Option<End>,
     /// Seconds waited for its usage, its canceller or its submitted tasks since accounting's first answer.
-    #[serde(rename = "uw", default, skip_serializing_if = "is_zero")]
+    #[serde(rename = "uw", default, skip_serializing_if = "is_default")]
     pub waited_for_accounting: u64,
     /// Tasks that an array's own record still has, in Slurm's notation.
     #[serde(rename = "tk", default, skip_serializing_if = "Option::is_none")]
@@ -43,7 +44,7 @@ pub struct RareState {
     #[serde(rename = "cs", default, skip_serializing_if = "Option::is_none")]
     pub cancelled_at: Option<i64>,
     /// Whether no record has shown the published start.
-    #[serde(rename = "bi", default, skip_serializing_if = "is_false")]
+    #[serde(rename = "bi", default, skip_serializing_if = "is_default")]
     pub start_is_inferred: bool,
 }
 

@@ -24,9 +24,13 @@ impl Pool {
     /// If none is available in time.
     pub async fn acquire(&self) -> Result<Connection, sqlx::Error> {
         // Boxed: the state of opening a connection is 14 KB and would enlarge every future that runs a query.
-        Ok(match self {
-            Self::Sqlite(pool) => Connection::Sqlite(Box::pin(pool.acquire()).await?),
-            Self::Postgres(pool) => Connection::Postgres(Box::pin(pool.acquire()).await?),
+        let pooled = match self {
+            Self::Sqlite(pool) => Pooled::Sqlite(Box::pin(pool.acquire()).await?),
+            Self::Postgres(pool) => Pooled::Postgres(Box::pin(pool.acquire()).await?),
+        };
+        Ok(Connection {
+            pooled,
+            is_beginning: false,
         })
     }
 
@@ -56,10 +60,15 @@ impl Pool {
 }
 
 /// One connection of a pool.
-pub enum Connection {
-    /// SQLite.
+pub struct Connection {
+    pooled: Pooled,
+    /// A transaction may have begun that sqlx does not know of, because whoever began it did not wait for the answer. The pool would hand
+    /// it to the next user, who would read an old snapshot, and whose writes would not be committed. So the connection is closed.
+    is_beginning: bool,
+}
+
+enum Pooled {
     Sqlite(PoolConnection<Sqlite>),
-    /// PostgreSQL.
     Postgres(PoolConnection<Postgres>),
 }
 
@@ -75,9 +84,17 @@ pub enum Access {
 impl Connection {
     /// Borrows the connection for a statement outside a transaction.
     pub fn conn(&mut self) -> Conn<'_> {
-        match self {
-            Self::Sqlite(connection) => Conn::Sqlite(connection),
-            Self::Postgres(connection) => Conn::Postgres(connection),
+        match &mut self.pooled {
+            Pooled::Sqlite(connection) => Conn::Sqlite(connection),
+            Pooled::Postgres(connection) => Conn::Postgres(connection),
+        }
+    }
+
+    /// The SQL dialect of its database.
+    pub const fn dialect(&self) -> Dialect {
+        match self.pooled {
+            Pooled::Sqlite(_) => Dialect::Sqlite,
+            Pooled::Postgres(_) => Dialect::Postgres,
         }
     }
 
@@ -86,26 +103,28 @@ impl Connection {
     /// # Errors
     /// If the database refuses.
     pub async fn begin(&mut self, access: Access) -> Result<Transaction<'_>, sqlx::Error> {
-        Ok(match self {
-            Self::Sqlite(connection) => Transaction::Sqlite(
-                connection
-                    .begin_with(match access {
-                        Access::Snapshot => "BEGIN",
-                        // Takes the write lock before the first read, which also excludes other
-                        // processes.
-                        Access::Write => "BEGIN IMMEDIATE",
-                    })
-                    .await?,
-            ),
-            Self::Postgres(connection) => Transaction::Postgres(
-                connection
-                    .begin_with(match access {
-                        Access::Snapshot => "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
-                        Access::Write => "BEGIN",
-                    })
-                    .await?,
-            ),
-        })
+        self.is_beginning = true;
+        let begun = match &mut self.pooled {
+            Pooled::Sqlite(connection) => {
+                let begin = match access {
+                    Access::Snapshot => "BEGIN",
+                    // Takes the write lock before the first read, which also excludes other
+                    // processes.
+                    Access::Write => "BEGIN IMMEDIATE",
+                };
+                connection.begin_with(begin).await.map(Transaction::Sqlite)
+            }
+            Pooled::Postgres(connection) => {
+                let begin = match access {
+                    Access::Snapshot => "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
+                    Access::Write => "BEGIN",
+                };
+                let begun = connection.begin_with(begin).await;
+                begun.map(Transaction::Postgres)
+            }
+        };
+        self.is_beginning = false;
+        begun
     }
 
     /// Interrupts queries on SQLite once the condition holds, even if their caller is gone. On
@@ -117,17 +136,27 @@ impl Connection {
         &mut self,
         condition: impl Fn() -> bool + Send + 'static,
     ) -> Result<(), sqlx::Error> {
-        match self {
-            Self::Sqlite(connection) => crate::sqlite::interrupt_when(connection, condition).await,
-            Self::Postgres(_) => Ok(()),
+        match &mut self.pooled {
+            Pooled::Sqlite(connection) => {
+                crate::sqlite::interrupt_when(connection, condition).await
+            }
+            Pooled::Postgres(_) => Ok(()),
         }
     }
 
     /// Closes the connection when it is dropped, instead of returning it to the pool.
     pub fn close_on_drop(&mut self) {
-        match self {
-            Self::Sqlite(connection) => connection.close_on_drop(),
-            Self::Postgres(connection) => connection.close_on_drop(),
+        match &mut self.pooled {
+            Pooled::Sqlite(connection) => connection.close_on_drop(),
+            Pooled::Postgres(connection) => connection.close_on_drop(),
+        }
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        if self.is_beginning {
+            self.close_on_drop();
         }
     }
 }

@@ -2,14 +2,28 @@
 //! server, database and role.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use ledger::{Location, Store};
+use mesh_db::pool::{Access, Pool};
+use mesh_db::sql::Sql;
+use mesh_db::{Limits, Tables};
 use mesh_events::EventType;
 use mesh_testkit::{Postgres, fixtures, psql};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
+use sqlx::migrate::Migrator;
 
 use crate::roles::of_role;
 use crate::support::{Database, Outsider, record};
+
+static NO_TABLES: Tables = Tables {
+    name: "test",
+    sqlite: Migrator::DEFAULT,
+    postgres: Migrator::DEFAULT,
+    first: "numbers",
+    remedy: "",
+};
 
 /// Creates a certificate authority for the test.
 fn authority(name: &str) -> CertifiedIssuer<'static, KeyPair> {
@@ -132,4 +146,45 @@ async fn a_commit_is_durable_whatever_server_database_and_role_say() {
 
 async fn scalar(outsider: &mut Outsider, sql: &str) -> i64 {
     outsider.numbers(&format!("SELECT {sql} FROM said")).await[0]
+}
+
+/// sqlx does not know that it began: the pool would hand the connection to the next reader within the transaction.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_transaction_whose_beginning_was_cancelled_is_not_continued() {
+    let database = Database::postgres().await;
+    psql(&database.url, "CREATE TABLE numbers (number BIGINT)");
+    let limits = Limits {
+        readers: 1,
+        writers: 1,
+        query_timeout: Duration::from_secs(60),
+    };
+    let opened = mesh_db::Database::connect(&NO_TABLES, &database.location(), limits).unwrap();
+    // False if the server was so fast that it had begun.
+    let cancel_begin = async |pool: &Pool, access| {
+        let mut connection = pool.acquire().await.unwrap();
+        connection.begin(access).now_or_never().is_none()
+    };
+    let mut cancelled = 0;
+    let count = Sql::new("SELECT COUNT(*) AS numbers FROM numbers");
+    for expected in 1..=20 {
+        cancelled += u32::from(cancel_begin(&opened.readers, Access::Snapshot).await);
+        opened.readers.rows(&count).await.unwrap();
+        psql(&database.url, "INSERT INTO numbers VALUES (1)");
+        let mut connection = opened.readers.acquire().await.unwrap();
+        let mut snapshot = connection.begin(Access::Snapshot).await.unwrap();
+        let rows = snapshot.conn().rows(&count).await.unwrap();
+        snapshot.commit().await.unwrap();
+        assert_eq!(rows[0].get::<i64>("numbers").unwrap(), expected);
+    }
+    assert!(cancelled > 0);
+    while !cancel_begin(&opened.writer, Access::Write).await {}
+    let insert = Sql::new("INSERT INTO numbers VALUES (1)");
+    opened.writer.rows(&insert).await.unwrap();
+    opened.close().await;
+    let found = database
+        .outsider()
+        .await
+        .numbers("SELECT COUNT(*) FROM numbers")
+        .await;
+    assert_eq!(found, [21]);
 }

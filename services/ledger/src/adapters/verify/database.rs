@@ -3,7 +3,7 @@
 use std::panic::resume_unwind;
 
 use mesh_db::pool::{Access, Connection, Pool};
-use mesh_db::sql::Sql;
+use mesh_db::sql::{Dialect, Sql};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -45,9 +45,9 @@ impl IntegrityCheck {
                 .interrupt_when(move || interrupt.is_cancelled())
                 .await?;
             let check = async {
-                match connection {
-                    Connection::Sqlite(_) => of_sqlite(&mut connection).await,
-                    Connection::Postgres(_) => of_postgres(&mut connection, &pool).await,
+                match connection.dialect() {
+                    Dialect::Sqlite => of_sqlite(&mut connection).await,
+                    Dialect::Postgres => of_postgres(&mut connection, &pool).await,
                 }
             };
             let cancelled = is_cancelled.run_until_cancelled(check).await;

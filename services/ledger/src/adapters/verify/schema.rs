@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use mesh_db::pool::{Connection, Pool};
-use mesh_db::sql::Sql;
+use mesh_db::sql::{Dialect, Sql};
 use sqlx::sqlite::SqlitePoolOptions;
 use tokio::sync::OnceCell;
 
@@ -31,22 +31,23 @@ static EXPECTED_SQLITE: OnceCell<SchemaObjects> = OnceCell::const_new();
 
 /// Returns a description of the first difference, or `None`.
 pub async fn difference(connection: &mut Connection) -> Result<Option<String>, Error> {
-    if let Connection::Postgres(_) = connection
+    let dialect = connection.dialect();
+    if dialect == Dialect::Postgres
         && let Some(shadow) = shadows::first(connection).await.map_err(Error::Read)?
     {
         return Ok(Some(format!("this was added or changed: {shadow}")));
     }
-    let found = match connection {
-        Connection::Sqlite(_) => of_sqlite(connection).await,
-        Connection::Postgres(_) => of_postgres(connection).await,
+    let found = match dialect {
+        Dialect::Sqlite => of_sqlite(connection).await,
+        Dialect::Postgres => of_postgres(connection).await,
     };
     let found = found.map_err(Error::Read)?;
-    let expected = match connection {
-        Connection::Sqlite(_) => EXPECTED_SQLITE
+    let expected = match dialect {
+        Dialect::Sqlite => EXPECTED_SQLITE
             .get_or_try_init(expected_of_sqlite)
             .await?
             .clone(),
-        Connection::Postgres(_) => {
+        Dialect::Postgres => {
             let months = found
                 .iter()
                 .filter(|(line, _)| {

@@ -27,6 +27,7 @@ use crate::adapters::{CostGroup, Filter, OpenRun, People, Store};
 use crate::budgets::Budget;
 use crate::budgets::evaluator::Evaluation;
 use crate::domain::calendar_period::{self, Period};
+use crate::error::Error;
 use crate::price_book::PriceBook;
 use crate::spending::{self, CallerIdentities};
 use response::Slices;
@@ -130,11 +131,7 @@ async fn live(
         since: None,
         until: None,
     };
-    let runs = api
-        .store
-        .open_runs(&filter)
-        .await
-        .map_err(|error| Problem::internal(&error))?;
+    let runs = api.store.open_runs(&filter).await?;
     let answer = response::live(api.book().as_deref(), runs, Utc::now());
     let mut audited_read = AuditedRead::to(&caller);
     for job in &answer.jobs {
@@ -170,18 +167,12 @@ async fn spent(
     };
     // Runs that are still open belong to a period that has not ended.
     let runs = if filter.until.is_none_or(|until| until > now.timestamp()) {
-        api.store
-            .open_runs(&filter)
-            .await
-            .map_err(|error| Problem::internal(&error))?
+        api.store.open_runs(&filter).await?
     } else {
         Vec::new()
     };
     let people = if by == CostGroup::Identity {
-        api.store
-            .people()
-            .await
-            .map_err(|error| Problem::internal(&error))?
+        api.store.people().await?
     } else {
         People::default()
     };
@@ -189,13 +180,13 @@ async fn spent(
     let answer = match query.attribution {
         Attribution::End => {
             let sums = api.store.sums(by, &filter).await;
-            let sums = sums.map_err(|error| Problem::internal(&error))?;
+            let sums = sums?;
             response::spent(by, sums, book.as_deref(), runs, &people, now)
         }
         Attribution::Slice => {
             let slices = slices(&api.store, by, &filter, zone, &runs, now).await?;
             response::sliced(by, slices, book.as_deref(), &runs, &people, now)
-                .map_err(|error| Problem::internal(&error))?
+                .map_err(Error::Amount)?
         }
     };
     let mut audited_read = AuditedRead::to(&caller);
@@ -223,14 +214,13 @@ async fn slices(
     open: &[OpenRun],
     now: DateTime<Utc>,
 ) -> Result<Slices, Problem> {
-    let internal = |error| Problem::internal(&error);
     let whole = Period {
         name: String::new(),
         from: filter.since.unwrap_or(i64::MIN),
         to: filter.until.unwrap_or(i64::MAX),
     };
     let periods = if matches!(by, CostGroup::Month | CostGroup::Day) {
-        let first = store.first_start(filter).await.map_err(internal)?;
+        let first = store.first_start(filter).await?;
         let started = |open: &OpenRun| open.job.start_time.as_ref().map(|time| time.seconds);
         let first = open.iter().filter_map(started).chain(first).min();
         let from = whole.from.max(first.unwrap_or_else(|| now.timestamp()));
@@ -253,7 +243,7 @@ async fn slices(
     };
     Slices::read(store, by, filter, periods)
         .await
-        .map_err(internal)
+        .map_err(Problem::from)
 }
 
 /// Parses the bounds of a report: a period by its name, or `since` and `until`.
@@ -306,11 +296,7 @@ async fn personal(
 ) -> Result<(Extension<AuditedRead>, Json<PersonalCosts>), Problem> {
     let Query(query) = query.map_err(|error| Problem::bad_request(error.body_text()))?;
     let now = Utc::now();
-    let people = api
-        .store
-        .people()
-        .await
-        .map_err(|error| Problem::internal(&error))?;
+    let people = api.store.people().await?;
     let own = CallerIdentities::of(&caller, &people, &api.cluster);
     let users = own.names();
     if users.is_empty() {
@@ -322,8 +308,7 @@ async fn personal(
     let since = time("since", Some(query.since.as_deref().unwrap_or(&month)), now)?;
     let found =
         spending::spending_of_users(&api.store, api.book().as_deref(), users.clone(), since, now)
-            .await
-            .map_err(|error| Problem::internal(&error))?;
+            .await?;
     let people = own.spending(&found);
     let answer = PersonalCosts {
         users: users.into_iter().collect(),

@@ -78,7 +78,11 @@ pub enum Error {
 impl Error {
     /// True if the database may recover without intervention.
     pub fn is_unavailable(&self) -> bool {
-        matches!(self, Self::Database(error) if error.is_unavailable())
+        match self {
+            Self::Database(error) => error.is_unavailable(),
+            Self::WriterStopped | Self::Write(_) | Self::NotWriting(_) => true,
+            _ => false,
+        }
     }
 
     pub(crate) fn database(action: &'static str) -> impl FnOnce(sqlx::Error) -> Self {

@@ -113,7 +113,7 @@ async fn list(
     State(api): State<Api>,
 ) -> Result<(Extension<AuditedRead>, Json<RuleList>), Problem> {
     let rules = Arc::clone(&api.rules.borrow());
-    let states = api.store.rule_states().await.map_err(internal)?;
+    let states = api.store.rule_states().await?;
     let mut audited_read = AuditedRead::to(&caller);
     let (mut list, now) = (Vec::new(), Utc::now());
     for rule in rules.all().filter(|rule| sees(&caller, &rule.id)) {
@@ -134,7 +134,7 @@ async fn show(
     Path((owner, name)): Path<(String, String)>,
 ) -> Result<(Extension<AuditedRead>, Json<RuleView>), Problem> {
     let rule = api.rule(&caller, &owner, &name)?;
-    let states = api.store.rule_states().await.map_err(internal)?;
+    let states = api.store.rule_states().await?;
     let mut audited_read = AuditedRead::to(&caller);
     audited_read.row(&rule.id.owner);
     let view = RuleView::new(&rule, states.get(&rule.id), Utc::now());
@@ -166,7 +166,7 @@ async fn runs(
         // One more than requested, to know whether another page follows.
         limit: limit + 1,
     };
-    let mut found = api.store.runs(&runs).await.map_err(internal)?;
+    let mut found = api.store.runs(&runs).await?;
     let has_more = found.len() > limit as usize;
     found.truncate(limit as usize);
     let last = found.last().filter(|_| has_more);
@@ -223,7 +223,7 @@ impl Api {
         tasks_after: Option<u32>,
     ) -> Result<Intent, Problem> {
         let run = self.store.run_with_tasks_after(key, tasks_after);
-        let run = run.await.map_err(internal)?;
+        let run = run.await?;
         run.filter(|run| sees(caller, &run.rule) || self.approves(caller, &run.rule))
             .ok_or_else(|| Problem::not_found(format!("no run {key:?}")))
     }
@@ -287,8 +287,4 @@ fn states(text: Option<&str>) -> Result<Vec<IntentState>, Problem> {
         }
     }
     Ok(states)
-}
-
-fn internal(error: crate::error::Error) -> Problem {
-    Problem::internal(&error)
 }

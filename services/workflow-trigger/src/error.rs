@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use mesh_runtime::api::Problem;
+
 /// An error of the workflow-trigger.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -39,5 +41,11 @@ impl Error {
 
     pub(crate) fn database(action: &'static str) -> impl FnOnce(sqlx::Error) -> Self {
         move |source| mesh_db::Error::statement(action)(source).into()
+    }
+}
+
+impl From<Error> for Problem {
+    fn from(error: Error) -> Self {
+        Self::of_failure(&error, error.is_unavailable())
     }
 }

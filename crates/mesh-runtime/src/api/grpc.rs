@@ -2,7 +2,7 @@
 
 use tonic::{Request, Response, Status};
 
-use super::problem::{BROKEN, log_broken};
+use super::problem::{AWAY, BROKEN, log_broken, log_unavailable};
 use super::{AuditedRead, Caller};
 
 /// The caller, as the authentication middleware found it.
@@ -25,4 +25,13 @@ pub fn audited_response<T>(answer: T, read: AuditedRead) -> Response<T> {
 pub fn internal(error: &(dyn std::error::Error + 'static)) -> Status {
     log_broken(error);
     Status::internal(BROKEN)
+}
+
+/// `UNAVAILABLE` if the service's database is away, else [`internal`].
+pub fn failure(error: &(dyn std::error::Error + 'static), is_unavailable: bool) -> Status {
+    if !is_unavailable {
+        return internal(error);
+    }
+    log_unavailable(error);
+    Status::unavailable(AWAY)
 }

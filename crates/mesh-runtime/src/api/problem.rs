@@ -8,6 +8,11 @@ use utoipa::ToSchema;
 
 /// Text of every internal error.
 pub(super) const BROKEN: &str = "internal error; see the log of the service";
+/// Text while a database is away.
+pub(super) const AWAY: &str =
+    "the database of this service does not answer: see /readyz; retry in a moment";
+/// When to ask again a service whose database is away, in seconds.
+const RETRY_AFTER_SECONDS: u64 = 5;
 
 /// Error response: problem details (RFC 9457).
 #[derive(Clone, Debug, Serialize, PartialEq, Eq, ToSchema)]
@@ -73,6 +78,20 @@ impl Problem {
         log_broken(error);
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, BROKEN)
     }
+
+    /// 503 with the time of a retry if the service's database is away, else [`Self::internal`].
+    pub fn of_failure(error: &(dyn std::error::Error + 'static), is_unavailable: bool) -> Self {
+        if !is_unavailable {
+            return Self::internal(error);
+        }
+        log_unavailable(error);
+        Self::unavailable(AWAY, RETRY_AFTER_SECONDS)
+    }
+}
+
+/// Logs an error that may pass by itself.
+pub(super) fn log_unavailable(error: &(dyn std::error::Error + 'static)) {
+    tracing::warn!(error = crate::error_chain(error), "request failed");
 }
 
 /// Logs an internal error for the operator.

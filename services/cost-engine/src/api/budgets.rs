@@ -179,7 +179,7 @@ pub(super) async fn set(
     let stored = api
         .store
         .put_budget((&budget.name, &content), known_content, by, &audit);
-    if !stored.await.map_err(|error| Problem::internal(&error))? {
+    if !stored.await? {
         return Err(changed_meanwhile(&budget.name));
     }
     api.audit_pending.notify_one();
@@ -221,7 +221,7 @@ pub(super) async fn delete(
     };
     let audit = audit_row(&api, &caller, BudgetAct::Deleted, (&name, ""), Utc::now());
     let deleted = api.store.delete_budget((&name, content), &audit).await;
-    if !deleted.map_err(|error| Problem::internal(&error))? {
+    if !deleted? {
         let left = stored_budgets(&api).await?;
         return Err(match find_budget(&api, &left, &name) {
             Some(_) => changed_meanwhile(&name),
@@ -236,7 +236,7 @@ pub(super) async fn delete(
 /// Names and contents of the budgets of the API.
 async fn stored_budgets(api: &Api) -> Result<Vec<(String, String)>, Problem> {
     let stored = api.store.api_budgets().await;
-    stored.map_err(|error| Problem::internal(&error))
+    Ok(stored?)
 }
 
 /// Where a budget is defined.

@@ -72,12 +72,11 @@ pub(super) async fn export(
         since: None,
         until: None,
     };
-    let internal = |error: Error| Problem::internal(&error);
-    let closed = api.store.closed_periods().await.map_err(internal)?;
+    let closed = api.store.closed_periods().await?;
     let closed = closed.iter();
     let (audited_read, counts) = AuditedRead::to(&caller).stream();
     let mut export = FocusExport {
-        people: Arc::new(api.store.people().await.map_err(internal)?),
+        people: Arc::new(api.store.people().await?),
         store: api.store,
         filter,
         site: query.site.unwrap_or_else(|| "slurm-mesh".to_owned()).into(),
@@ -89,9 +88,9 @@ pub(super) async fn export(
         current: None,
         counts,
     };
-    let mut text = table([COLUMNS.map(str::to_owned)]).map_err(internal)?;
+    let mut text = table([COLUMNS.map(str::to_owned)])?;
     // The first page before the answer, so that errors of the database still get a status code.
-    text.extend(export.next().await.map_err(internal)?.unwrap_or_default());
+    text.extend(export.next().await?.unwrap_or_default());
     let rest = stream::try_unfold(export, async |mut export| {
         let text = export.next().await.map_err(io::Error::other)?;
         Ok::<_, io::Error>(text.map(|text| (text, export)))

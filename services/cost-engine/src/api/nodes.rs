@@ -89,9 +89,7 @@ pub(super) async fn list(
     let (nodes, unpriced_runs) = match &book {
         Some(book) => {
             let cluster = query.cluster.as_deref();
-            node_costs::of_period(&api.store, book, cluster, period, now.timestamp())
-                .await
-                .map_err(|error| Problem::internal(&error))?
+            node_costs::of_period(&api.store, book, cluster, period, now.timestamp()).await?
         }
         None => (Vec::new(), 0),
     };

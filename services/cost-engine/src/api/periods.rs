@@ -86,7 +86,7 @@ pub(super) async fn list(
 ) -> Result<(Extension<AuditedRead>, Json<ClosedPeriods>), Problem> {
     may_see(&caller)?;
     let periods = api.store.closed_periods().await;
-    let periods = periods.map_err(|error| Problem::internal(&error))?;
+    let periods = periods?;
     let periods = periods
         .into_iter()
         .map(|closed| row(closed, None))
@@ -106,7 +106,7 @@ pub(super) async fn show(
 ) -> Result<(Extension<AuditedRead>, Json<ClosedPeriodRow>), Problem> {
     may_see(&caller)?;
     let found = api.store.closed_period(&name).await;
-    let found = found.map_err(|error| Problem::internal(&error))?;
+    let found = found?;
     let (closed, report) =
         found.ok_or_else(|| Problem::not_found(format!("{name:?} is not closed")))?;
     let mut audited_read = AuditedRead::to(&caller);
@@ -136,14 +136,13 @@ pub(super) async fn close(
         )));
     }
     let nothing = AuditedRead::nothing().extension();
-    let internal = |error: Error| Problem::internal(&error);
     // Before the costs: the report is stored only if these are still all closed periods, so no correction is in two reports.
-    let known = api.store.closed_periods().await.map_err(internal)?;
+    let known = api.store.closed_periods().await?;
     if let Some(closed) = known.iter().find(|closed| closed.period == name) {
         return Ok((nothing, Json(row(closed.clone(), None))));
     }
     let report = report(&api, period, &known, now).await;
-    let (report, rows) = report.map_err(internal)?;
+    let (report, rows) = report?;
     let closed = ClosedPeriod {
         digest: hex::encode(Sha256::digest(report.as_bytes())),
         rows,
@@ -156,12 +155,12 @@ pub(super) async fn close(
     let is_new = api
         .store
         .close_period(&closed, &report, known.len(), &audit);
-    if is_new.await.map_err(internal)? {
+    if is_new.await? {
         api.audit_pending.notify_one();
         return Ok((nothing, Json(row(closed, None))));
     }
     // Another request closed it, or another period, at the same time.
-    let stored = api.store.closed_period(&name).await.map_err(internal)?;
+    let stored = api.store.closed_period(&name).await?;
     let (stored, _) = stored.ok_or_else(|| {
         let detail = "another period was closed at the same time: close this one again";
         Problem::new(StatusCode::CONFLICT, detail)

@@ -2,10 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use axum::http::StatusCode;
 use mesh_events::{Event, EventType};
 use mesh_testkit::fixtures::{ended, job, job_event};
 use mesh_testkit::{NatsServer, Postgres, wait_until};
 
+use crate::api::get;
 use crate::costs::at;
 use crate::late::little_memory;
 use crate::support::{DEADLINE, EXAMPLE, Outside, Site, sum};
@@ -117,5 +119,32 @@ async fn a_database_unavailable_at_the_start_and_later_only_delays_costs() {
         .await;
     server.restart().await;
     assert_eq!(sum(&outside.costs(2).await, 1), 340_000);
+    engine.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_are_refused_for_a_moment_while_the_database_is_away() {
+    let nats = NatsServer::start().await;
+    let mut postgres = Postgres::start().await;
+    let site = Site::at(EXAMPLE, postgres.create_database());
+    let engine = site.start(&nats.toml()).await.unwrap();
+    let paths = [
+        "/v1/costs",
+        "/v1/costs?by=month&attribution=slice&since=30d",
+        "/v1/costs/live",
+        "/v1/costs/me",
+        "/v1/costs/periods",
+        "/v1/costs/focus",
+    ];
+    postgres.kill();
+    for path in paths {
+        let (status, problem) = get(&engine.router, "root", path).await;
+        assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE, "{path}: {problem}");
+    }
+    postgres.restart().await;
+    wait_until("it answers", DEADLINE, async || {
+        get(&engine.router, "root", "/v1/costs").await.0 == StatusCode::OK
+    })
+    .await;
     engine.stop().await;
 }

@@ -9,60 +9,24 @@ use crate::error::Error;
 /// Retry-After in seconds.
 pub(super) const RETRY_AFTER_SECONDS: u64 = 5;
 
-/// Why the ledger cannot respond.
-enum UnavailableReason {
-    /// The query exceeds its time limit: a retry would fail as well.
-    TooLong,
-    /// The database is temporarily unavailable.
-    Database,
-    /// An internal error.
-    Ours,
-}
-
-impl UnavailableReason {
-    fn of(error: &Error) -> Self {
-        if error.is_timeout() {
-            Self::TooLong
-        } else if error.is_unavailable() {
-            Self::Database
-        } else {
-            Self::Ours
-        }
-    }
-}
-
 const TIMEOUT_DETAIL: &str = "the query exceeded ledger.db.query_timeout: narrow the time (since, until), the range (from_seq, to_seq) or the filter";
-const UNAVAILABLE_DETAIL: &str =
-    "the ledger's database does not answer: see /readyz; retry in a moment";
 
-/// Converts the error for REST.
+/// Converts the error for REST. A retry of a query that exceeds its time limit would fail as well.
 pub(super) fn problem(error: &Error) -> Problem {
-    match UnavailableReason::of(error) {
-        UnavailableReason::TooLong => {
-            log(error);
-            Problem::new(StatusCode::SERVICE_UNAVAILABLE, TIMEOUT_DETAIL)
-        }
-        UnavailableReason::Database => {
-            log(error);
-            Problem::unavailable(UNAVAILABLE_DETAIL, RETRY_AFTER_SECONDS)
-        }
-        UnavailableReason::Ours => Problem::internal(error),
+    if error.is_timeout() {
+        log(error);
+        return Problem::new(StatusCode::SERVICE_UNAVAILABLE, TIMEOUT_DETAIL);
     }
+    Problem::of_failure(error, error.is_unavailable())
 }
 
 /// Converts the error for gRPC.
 pub(super) fn status(error: &Error) -> Status {
-    match UnavailableReason::of(error) {
-        UnavailableReason::TooLong => {
-            log(error);
-            Status::deadline_exceeded(TIMEOUT_DETAIL)
-        }
-        UnavailableReason::Database => {
-            log(error);
-            Status::unavailable(UNAVAILABLE_DETAIL)
-        }
-        UnavailableReason::Ours => grpc::internal(error),
+    if error.is_timeout() {
+        log(error);
+        return Status::deadline_exceeded(TIMEOUT_DETAIL);
     }
+    grpc::failure(error, error.is_unavailable())
 }
 
 /// Logs the cause for the operator.

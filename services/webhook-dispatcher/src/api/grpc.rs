@@ -18,7 +18,7 @@ use mesh_events::proto::mesh::webhook::v1::{
     WebhookCircuit, WebhookDelivery, WebhookHold, WebhookMissed, WebhookRequest,
 };
 use mesh_events::{from_timestamp, timestamp};
-use mesh_runtime::api::grpc::{audited_response, caller, internal};
+use mesh_runtime::api::grpc::{audited_response, caller, failure};
 use mesh_runtime::api::{AuditedRead, Caller};
 use pbjson_types::Struct;
 use serde_json::Value;
@@ -430,6 +430,6 @@ fn status(error: ApiError) -> Status {
         ApiError::Invalid(_) => Status::invalid_argument(text),
         ApiError::TooMany { .. } => Status::resource_exhausted(text),
         ApiError::Unprepared(_) => Status::unavailable(text),
-        ApiError::Internal(error) => internal(error),
+        ApiError::Internal(error) => failure(error, error.is_unavailable()),
     }
 }

@@ -319,6 +319,6 @@ fn problem(error: ApiError) -> Problem {
         ApiError::Invalid(_) => Problem::new(StatusCode::UNPROCESSABLE_ENTITY, text),
         ApiError::TooMany { after, .. } => Problem::too_many(text, *after),
         ApiError::Unprepared(_) => Problem::unavailable(text, 3600),
-        ApiError::Internal(error) => Problem::internal(error),
+        ApiError::Internal(error) => Problem::of_failure(error, error.is_unavailable()),
     }
 }

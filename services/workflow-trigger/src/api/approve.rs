@@ -12,7 +12,7 @@ use serde::Deserialize;
 use utoipa::ToSchema;
 
 use super::view::RunView;
-use super::{Api, body, internal, openapi, uses};
+use super::{Api, body, openapi, uses};
 use crate::domain::approval::{Decider, NoRight};
 use crate::domain::intent::{Intent, IntentState};
 use crate::domain::rule::RuleId;
@@ -46,7 +46,7 @@ pub(super) async fn approve(
     let run = api.run(&caller, &key, None).await?;
     api.may_approve(&caller, &run)?;
     let approved = api.store.approve(&run, &caller.name, Utc::now()).await;
-    if !approved.map_err(internal)? {
+    if !approved? {
         return Err(not_waiting());
     }
     tracing::info!(run.key = key, rule = %run.rule, by = caller.name, "run approved");
@@ -79,7 +79,7 @@ pub(super) async fn reject(
         reason => format!("rejected by {}: {reason}", caller.name),
     };
     let rejected = api.store.reject(&run, &caller.name, &words, Utc::now());
-    if !rejected.await.map_err(internal)? {
+    if !rejected.await? {
         return Err(not_waiting());
     }
     metrics::run(IntentState::Refused.as_str());

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use utoipa::ToSchema;
 
 use super::allowance::{Exceeded, Need, Sender};
-use super::{Api, internal, openapi};
+use super::{Api, openapi};
 use crate::adapters;
 use crate::config::secrets;
 use crate::domain::message::{SourceMessage, named};
@@ -220,7 +220,7 @@ impl Api {
         // What a job publishes continues the job's chain.
         if let Some(job_id) = job_id {
             let chain = self.store.chain_of_job(&self.cluster, job_id, user).await;
-            if let Some(chain) = chain.map_err(internal)? {
+            if let Some(chain) = chain? {
                 chain.continued_by(&mut event);
             }
         }

@@ -15,7 +15,7 @@ use serde_json::Value;
 use utoipa::ToSchema;
 
 use super::view::{self, FiredView, RunView, ScheduleView, TestView};
-use super::{Api, body, internal, openapi, uses};
+use super::{Api, body, openapi, uses};
 use crate::domain::firing::{self, FIRED_BY_PERSON, Firing};
 use crate::domain::guards;
 use crate::domain::intent::{Cause, IntentState};
@@ -176,7 +176,7 @@ pub(super) async fn fire(
     let firing = firing::of_data(&rule, cause, &request.data);
     let firings = [firing];
     let planned = api.store.plan(&firings, &api.limits, Utc::now()).await;
-    let mut planned = planned.map_err(internal)?;
+    let mut planned = planned?;
     handlers::report(&firings, &planned);
     api.due_runs.notify();
     api.recorded.notify_one();
@@ -214,8 +214,7 @@ pub(super) async fn pause(
     let reason = body(request)?.reason;
     api.store
         .pause(&rule.id, &caller.name, &reason, &api.cluster, Utc::now())
-        .await
-        .map_err(internal)?;
+        .await?;
     api.recorded.notify_one();
     Ok((AuditedRead::nothing().extension(), StatusCode::NO_CONTENT))
 }
@@ -233,8 +232,7 @@ pub(super) async fn resume(
     let rule = api.own_rule(&caller, &owner, &name)?;
     api.store
         .resume(&rule.id, &caller.name, &api.cluster, Utc::now())
-        .await
-        .map_err(internal)?;
+        .await?;
     api.recorded.notify_one();
     Ok((AuditedRead::nothing().extension(), StatusCode::NO_CONTENT))
 }
@@ -265,7 +263,7 @@ pub(super) async fn redrive(
         .store
         .redrive(&run, within, &caller.name, &names(&caller), Utc::now())
         .await;
-    if !redriven.map_err(internal)? {
+    if !redriven? {
         return Err(Problem::new(
             StatusCode::CONFLICT,
             "no dead letter, or refused before it was decided what to do",

@@ -11,6 +11,11 @@ use crate::follow::StartPosition;
 use crate::state::MARK;
 use crate::{Bus, Error};
 
+/// Keys with this prefix, of values of `first.…` that were put aside: `<first>.damaged.<the other tokens>.<revision>`.
+pub(crate) fn aside(first: &str) -> String {
+    format!("{first}.damaged.")
+}
+
 /// A key-value bucket. Cheap to clone.
 #[derive(Clone)]
 pub struct Bucket {
@@ -38,6 +43,12 @@ impl BucketEntry {
             version: u32,
         }
         serde_json::from_slice(&self.value).is_ok_and(|format: Format| format.version > version)
+    }
+
+    /// The key under which the value is put aside.
+    pub(crate) fn key_aside(&self) -> String {
+        let (first, others) = self.key.split_once('.').unwrap_or(("", &self.key));
+        format!("{}{others}.{}", aside(first), self.revision)
     }
 }
 
@@ -161,6 +172,30 @@ impl Bucket {
         })
     }
 
+    /// Stores a value that its service cannot read under another key, so that the service can write the key again. Logs and reports it.
+    /// The other key is the same if this is repeated.
+    ///
+    /// # Errors
+    /// If NATS refuses the write or does not answer.
+    pub async fn put_aside(&self, entry: &BucketEntry, reason: &str) -> Result<(), Error> {
+        let key = entry.key_aside();
+        match self.put(&key, entry.value.clone(), None).await {
+            Ok(_) | Err(PutError::Conflict { .. }) => {}
+            Err(PutError::Bus(error)) => return Err(error),
+        }
+        self.note_aside(entry, &key, reason);
+        Ok(())
+    }
+
+    pub(crate) fn note_aside(&self, entry: &BucketEntry, key: &str, reason: &str) {
+        let note = format!(
+            "value of key {} in bucket {} cannot be read, kept as {key}",
+            entry.key, self.name
+        );
+        tracing::error!(bytes = entry.value.len(), reason, "{note}");
+        self.bus.status.record(note);
+    }
+
     /// Returns the keys of `written` that the bucket no longer has, because they were deleted or purged.
     ///
     /// # Errors
@@ -192,12 +227,15 @@ impl Bucket {
         self.bus.status.repaired(note);
     }
 
-    /// Reads every key that begins with `<prefix>.`, except the writer's mark ([`crate::ClusterState`]).
+    /// Reads every key that begins with `<prefix>.`, except the writer's mark ([`crate::ClusterState`]) and values that were put aside.
     ///
     /// # Errors
     /// If NATS does not answer.
     pub async fn load(&self, prefix: &str) -> Result<Vec<BucketEntry>, Error> {
-        self.entries(&format!("{prefix}.>")).await
+        let mut entries = self.entries(&format!("{prefix}.>")).await?;
+        let aside = aside(prefix);
+        entries.retain(|entry| !entry.key.starts_with(&aside));
+        Ok(entries)
     }
 
     /// Reads every key, except the writers' marks.

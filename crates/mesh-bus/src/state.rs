@@ -23,7 +23,7 @@ use flate2::read::DeflateDecoder;
 use flate2::write::DeflateEncoder;
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 
-use crate::bucket::{Bucket, BucketEntry, PutError};
+use crate::bucket::{self, Bucket, BucketEntry, PutError};
 use crate::{Bus, Error};
 
 /// Makes the server compare with the last message of other subjects than the message's own; nats-server 2.12 and later, also in a cluster.
@@ -34,8 +34,6 @@ const WRITER_HEADER: &str = "Mesh-Writer";
 const UNEXPECTED_CONFLICT: &str = "NATS rejected it as outdated, although it is current; check that every nats-server has version 2.12 or newer";
 /// Key suffix of the writer's mark.
 pub(crate) const MARK: &str = "writer";
-/// Values that were put aside: `<cluster>.damaged.<key without the cluster>.<revision>`.
-const DAMAGED: &str = "damaged";
 /// A delete is a message without a value, and with this header.
 const DELETE_MARKER: (&str, &str) = ("KV-Operation", "DEL");
 /// Interval of checks.
@@ -172,17 +170,9 @@ impl ClusterState {
         entry: &BucketEntry,
         reason: &str,
     ) -> Result<String, PutError> {
-        let own = entry.key.strip_prefix(&self.key(""));
-        let own = own.unwrap_or(&entry.key);
-        let key = self.key(&format!("{DAMAGED}.{own}.{}", entry.revision));
+        let key = entry.key_aside();
         self.put(&key, entry.value.clone()).await?;
-        let note = format!(
-            "value of key {} in bucket {} cannot be read, kept as {key}",
-            entry.key,
-            self.bucket.name()
-        );
-        tracing::error!(bytes = entry.value.len(), reason, "{note}");
-        self.bus.status.record(note);
+        self.bucket.note_aside(entry, &key, reason);
         Ok(key)
     }
 
@@ -348,12 +338,12 @@ impl ClusterState {
 
     /// Reads every key but the mark and what was put aside, from the stream's leader: a replica may be behind, and its old values would be written back.
     async fn load(&self) -> Result<Vec<BucketEntry>, Error> {
-        let (mark, damaged) = (self.key(MARK), self.key(DAMAGED) + ".");
+        let (mark, aside) = (self.key(MARK), bucket::aside(&self.cluster));
         let subjects = self.subjects().await?;
         let keys: Vec<String> = subjects
             .iter()
             .filter_map(|subject| subject.strip_prefix(&self.bucket.store.prefix))
-            .filter(|key| *key != mark && !key.starts_with(&damaged))
+            .filter(|key| *key != mark && !key.starts_with(&aside))
             .map(str::to_owned)
             .collect();
         let entries: Vec<Option<BucketEntry>> =

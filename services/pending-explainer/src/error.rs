@@ -5,11 +5,17 @@ use mesh_bus::PutError;
 /// Errors of the explainer.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The stored state is not in this version's format.
+    /// A newer version wrote the stored state.
     #[error(
-        "read state {key}; if a newer version wrote it, start that one; or delete the key to publish the explanation again"
+        "read state {key}: a newer version wrote it; start that one, or delete the key to publish the explanations again"
     )]
-    State {
+    Newer {
+        /// Key in the bucket.
+        key: String,
+    },
+    /// The state cannot be written as JSON.
+    #[error("write state {key}")]
+    Json {
         /// Key in the bucket.
         key: String,
         /// Cause.

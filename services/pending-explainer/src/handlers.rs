@@ -155,7 +155,7 @@ fn outcome_of(error: &Error) -> Disposition {
         Error::Conflict { .. } => Disposition::Nak {
             after: Duration::from_millis(100),
         },
-        Error::State { .. } => {
+        Error::Newer { .. } | Error::Json { .. } => {
             tracing::error!(error = mesh_runtime::error_chain(error), "state unusable");
             Disposition::Nak {
                 after: Duration::from_secs(30),

@@ -30,7 +30,7 @@ use error::Error;
 use handlers::Explainer;
 
 /// Counters in the values of the bucket `mesh_explainer`: of events, whose ids must not be used again.
-pub const COUNTERS: &[&str] = &["runs.*.next"];
+pub const COUNTERS: &[&str] = &["runs.*.next", "next_from"];
 
 /// The pending explainer.
 pub struct PendingExplainerService;

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use flate2::Compression;
 use flate2::read::DeflateDecoder;
 use flate2::write::DeflateEncoder;
-use mesh_bus::Bucket;
+use mesh_bus::{Bucket, BucketEntry};
 use mesh_events::subject;
 
 use crate::domain::start_estimate::EstimateState;
@@ -32,7 +32,10 @@ fn key(cluster: &str) -> String {
 }
 
 impl StoredEstimates {
-    /// Reads the state if it is not that of `last`. An unreadable one, of a newer version, is an error.
+    /// Reads the state if it is not that of `last`. One that cannot be read is put aside, and replaced by that of `last`.
+    ///
+    /// # Errors
+    /// If NATS does not answer, or the stored format is a newer version's.
     pub async fn load(bucket: &Bucket, cluster: &str, last: Self) -> Result<Self, Error> {
         let key = key(cluster);
         let Some(entry) = bucket.get(&key).await? else {
@@ -45,19 +48,24 @@ impl StoredEstimates {
         if Some(entry.revision) == last.revision {
             return Ok(last);
         }
-        let unusable = |source| Error::State {
-            key: key.clone(),
-            source,
-        };
         let mut json = Vec::new();
-        DeflateDecoder::new(entry.value.as_ref())
-            .read_to_end(&mut json)
-            .map_err(|error| unusable(serde_json::Error::io(error)))?;
-        let state: EstimateState = serde_json::from_slice(&json).map_err(unusable)?;
-        if state.version > VERSION {
-            let text = format!("version {} is newer than {VERSION}", state.version);
-            return Err(unusable(serde::de::Error::custom(text)));
-        }
+        let unpacked = DeflateDecoder::new(entry.value.as_ref()).read_to_end(&mut json);
+        let read = unpacked
+            .map_err(serde_json::Error::io)
+            .and_then(|_| serde_json::from_slice::<EstimateState>(&json));
+        let unpacked = BucketEntry {
+            value: json.into(),
+            ..entry.clone()
+        };
+        let state = match read {
+            Ok(state) if state.version <= VERSION => state,
+            Err(error) if !unpacked.is_newer_than(VERSION) => {
+                let reason = mesh_runtime::error_chain(&error);
+                bucket.put_aside(&entry, &reason).await?;
+                last.state
+            }
+            Ok(_) | Err(_) => return Err(Error::Newer { key }),
+        };
         Ok(Self {
             state,
             revision: Some(entry.revision),
@@ -71,7 +79,7 @@ impl StoredEstimates {
     pub async fn save(&mut self, bucket: &Bucket, cluster: &str) -> Result<(), Error> {
         let key = key(cluster);
         self.state.version = VERSION;
-        let unusable = |source| Error::State {
+        let unusable = |source| Error::Json {
             key: key.clone(),
             source,
         };

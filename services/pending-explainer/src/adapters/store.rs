@@ -9,7 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use mesh_bus::{Backoff, Bucket, PutError};
+use chrono::Utc;
+use mesh_bus::{Backoff, Bucket, BucketEntry, PutError};
 use mesh_events::{Event, subject};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
@@ -28,10 +29,14 @@ const VERSION: u32 = 1;
 /// The runs of a shard, by run key.
 pub type Runs = BTreeMap<String, PendingRun>;
 
-#[derive(Serialize, Deserialize)]
+#[derive(Default, Serialize, Deserialize)]
 struct StoredShard {
     version: u32,
     runs: Runs,
+    /// Least number of the next explanation of a run. Above 0 if the shard was lost: the time of the loss, in Unix seconds. No earlier
+    /// number is as large.
+    #[serde(default, skip_serializing_if = "mesh_events::is_default")]
+    next_from: u64,
     outbox: Vec<OutboxEntry>,
 }
 
@@ -56,6 +61,7 @@ pub struct Shard {
 #[derive(Default)]
 struct ShardRuns {
     runs: Runs,
+    next_from: u64,
     outbox: Vec<Event>,
     /// Number of changes.
     changes: u64,
@@ -71,21 +77,55 @@ struct ShardWriter {
 }
 
 impl Store {
-    /// Loads the shards of a cluster.
+    /// Loads the shards of a cluster. One that cannot be read is put aside, and is empty.
+    ///
+    /// # Errors
+    /// If NATS does not answer, or the stored format is a newer version's.
     pub async fn load(bucket: Bucket, cluster: &str) -> Result<Self, Error> {
-        let mut shards = HashMap::new();
-        for entry in bucket.load(&subject::token(cluster)).await? {
-            let shard = Shard::new(&entry.key, cluster);
-            shard.replace_by_stored(
-                &mut *shard.writer.lock().await,
-                Some((entry.value, entry.revision)),
-            )?;
-            shards.insert(entry.key, Arc::new(shard));
-        }
-        Ok(Self {
+        let store = Self {
             bucket,
-            shards: tokio::sync::Mutex::new(shards),
-        })
+            shards: tokio::sync::Mutex::default(),
+        };
+        let mut shards = HashMap::new();
+        for entry in store.bucket.load(&subject::token(cluster)).await? {
+            let shard = Shard::new(&entry.key, cluster);
+            let key = entry.key.clone();
+            store
+                .read(&shard, &mut *shard.writer.lock().await, Some(entry))
+                .await?;
+            shards.insert(key, Arc::new(shard));
+        }
+        *store.shards.lock().await = shards;
+        Ok(store)
+    }
+
+    /// Replaces the state of a shard in memory by the stored one.
+    async fn read(
+        &self,
+        shard: &Shard,
+        writer: &mut ShardWriter,
+        entry: Option<BucketEntry>,
+    ) -> Result<(), Error> {
+        let Some(entry) = entry else {
+            shard.replace(writer, StoredShard::default(), None);
+            return Ok(());
+        };
+        let stored = match serde_json::from_slice::<StoredShard>(&entry.value) {
+            Ok(stored) if stored.version <= VERSION => stored,
+            Err(source) if !entry.is_newer_than(VERSION) => {
+                let reason = mesh_runtime::error_chain(&source);
+                self.bucket.put_aside(&entry, &reason).await?;
+                StoredShard {
+                    next_from: u64::try_from(Utc::now().timestamp()).unwrap_or_default(),
+                    ..StoredShard::default()
+                }
+            }
+            Ok(_) | Err(_) => {
+                return Err(Error::Newer { key: entry.key });
+            }
+        };
+        shard.replace(writer, stored, Some(entry.revision));
+        Ok(())
     }
 
     /// The shard of a run.
@@ -100,10 +140,8 @@ impl Store {
         // A new shard, or one of another cluster than the configured one.
         let shard = Shard::new(&key, cluster);
         let entry = self.bucket.get(&key).await?;
-        shard.replace_by_stored(
-            &mut *shard.writer.lock().await,
-            entry.map(|entry| (entry.value, entry.revision)),
-        )?;
+        self.read(&shard, &mut *shard.writer.lock().await, entry)
+            .await?;
         let shard = Arc::new(shard);
         shards.insert(key, Arc::clone(&shard));
         Ok(shard)
@@ -142,10 +180,7 @@ impl Store {
                         self.bucket.note_restored(&shard.cluster, 1);
                         continue;
                     }
-                    shard.replace_by_stored(
-                        &mut writer,
-                        entry.map(|entry| (entry.value, entry.revision)),
-                    )?;
+                    self.read(shard, &mut writer, entry).await?;
                     return Err(Error::Conflict { key });
                 }
                 Err(PutError::Bus(error)) if shutdown.is_cancelled() => return Err(error.into()),
@@ -228,6 +263,11 @@ impl Shard {
     pub fn change(&self, change: impl FnOnce(&mut Runs) -> (bool, Vec<Event>)) -> bool {
         let mut memory = self.memory();
         let (changed, events) = change(&mut memory.runs);
+        let next_from = memory.next_from;
+        if next_from > 0 {
+            let runs = memory.runs.values_mut();
+            runs.for_each(|run| run.next = run.next.max(next_from));
+        }
         memory.outbox.extend(events);
         memory.changes += u64::from(changed);
         changed
@@ -257,53 +297,26 @@ impl Shard {
         let stored = StoredShard {
             version: VERSION,
             runs: memory.runs.clone(),
+            next_from: memory.next_from,
             outbox: memory.outbox.iter().cloned().map(OutboxEntry).collect(),
         };
-        let value = serde_json::to_vec(&stored).map_err(|source| Error::State {
+        let value = serde_json::to_vec(&stored).map_err(|source| Error::Json {
             key: self.key.clone(),
             source,
         })?;
         Ok((value.into(), memory.changes, memory.outbox.len()))
     }
 
-    /// Replaces the state in memory by the stored one.
-    fn replace_by_stored(
-        &self,
-        writer: &mut ShardWriter,
-        entry: Option<(Bytes, u64)>,
-    ) -> Result<(), Error> {
-        let state = |source| Error::State {
-            key: self.key.clone(),
-            source,
-        };
+    /// Replaces the state in memory.
+    fn replace(&self, writer: &mut ShardWriter, stored: StoredShard, revision: Option<u64>) {
         let mut memory = self.memory();
-        let (stored, revision) = match entry {
-            Some((value, revision)) => (
-                serde_json::from_slice::<StoredShard>(&value).map_err(state)?,
-                Some(revision),
-            ),
-            None => (
-                StoredShard {
-                    version: VERSION,
-                    runs: Runs::new(),
-                    outbox: Vec::new(),
-                },
-                None,
-            ),
-        };
-        if stored.version > VERSION {
-            return Err(state(serde::de::Error::custom(format!(
-                "version {} is newer than {VERSION}",
-                stored.version
-            ))));
-        }
         memory.runs = stored.runs;
+        memory.next_from = stored.next_from;
         memory.outbox = stored.outbox.into_iter().map(|entry| entry.0).collect();
         *writer = ShardWriter {
             revision,
             stored: memory.changes,
             outbox: memory.outbox.len(),
         };
-        Ok(())
     }
 }

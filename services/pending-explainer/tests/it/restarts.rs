@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use chrono::{TimeDelta, Utc};
 use mesh_events::{EventType, catalogue, subject};
 use mesh_testkit::{NatsServer, fixtures, wait_until};
 use pending_explainer::adapters::store::Store;
@@ -9,7 +10,8 @@ use pending_explainer::domain::ClusterView;
 use pending_explainer::domain::timeline::{UpdateOutcome, apply_event};
 use tokio_util::sync::CancellationToken;
 
-use crate::harness::{DEADLINE, bus, explained, published_so_far, start, waiting};
+use crate::estimates::evidence;
+use crate::harness::{DEADLINE, bus, explained, published_so_far, row, snapshot, start, waiting};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn published_explanations_survive_a_restart() {
@@ -56,15 +58,15 @@ async fn stored_events_are_published_after_a_crash() {
         .await
         .unwrap();
     let mut intended = None;
-    shard.change(|runs| {
-        match apply_event(runs, &event, ClusterView::default(), chrono::Utc::now()) {
+    shard.change(
+        |runs| match apply_event(runs, &event, ClusterView::default(), Utc::now()) {
             UpdateOutcome::Publish(event) => {
                 intended = Some(event.clone());
                 (true, vec![*event])
             }
             other => panic!("nothing to say: {other:?}"),
-        }
-    });
+        },
+    );
     store
         .commit(&shard, &CancellationToken::new())
         .await
@@ -182,4 +184,61 @@ async fn stored_explanations_are_restored_after_a_deletion() {
     let ids: BTreeSet<_> = events.iter().map(|event| &event.id).collect();
     assert_eq!(ids.len(), 4);
     service.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn foreign_bytes_in_stored_state_are_put_aside_and_explaining_goes_on() {
+    const GARBAGE: &[u8] = b"{not ours";
+    let nats = NatsServer::start().await;
+    let bus = bus(&nats).await;
+    let service = start(&nats).await;
+    let waits = async |reason, seq| {
+        let event = waiting(1, EventType::JobPending, reason, seq);
+        bus.publish(&event).await.unwrap();
+    };
+    let poll = async || {
+        let now = Utc::now() + TimeDelta::seconds(2);
+        evidence(&bus, &[9], 4, now).await;
+        snapshot(&bus, vec![row(1, 5, None)], now).await;
+    };
+    waits("Priority", 2).await;
+    let cluster = subject::token(fixtures::CLUSTER);
+    let bucket = bus.bucket(catalogue::BUCKET_EXPLAINER).await.unwrap();
+    let estimates = format!("_estimates.{cluster}");
+    poll().await;
+    wait_until("estimates are stored", DEADLINE, async || {
+        bucket.get(&estimates).await.unwrap().is_some()
+    })
+    .await;
+    explained(&bus, 1).await;
+    service.kill().await;
+
+    let mut stored = bucket.load(&cluster).await.unwrap();
+    stored.extend(bucket.get(&estimates).await.unwrap());
+    assert_eq!(stored.len(), 2);
+    for entry in &stored {
+        let written = bucket.put(&entry.key, GARBAGE.into(), Some(entry.revision));
+        written.await.unwrap();
+    }
+    // The first start finds them, the second what the first one wrote.
+    for (reason, seq, count) in [("Licenses", 3, 2), ("Resources", 4, 3)] {
+        let service = start(&nats).await;
+        waits(reason, seq).await;
+        let events = explained(&bus, count).await;
+        let ids: BTreeSet<_> = events.iter().map(|event| &event.id).collect();
+        assert_eq!(ids.len(), count);
+        poll().await;
+        wait_until("estimates are stored again", DEADLINE, async || {
+            let entry = bucket.get(&estimates).await.unwrap();
+            entry.is_some_and(|entry| entry.value != GARBAGE)
+        })
+        .await;
+        service.kill().await;
+    }
+    // Kept once.
+    let found = bucket.all().await.unwrap();
+    let aside = found.iter().filter(|entry| entry.value == GARBAGE);
+    let aside: BTreeSet<&str> = aside.map(|entry| entry.key.as_str()).collect();
+    assert_eq!(aside.len(), 2, "{aside:?}");
+    assert!(aside.iter().all(|key| key.contains(".damaged.")));
 }

@@ -1,12 +1,12 @@
 //! Cancellations whose actor is not known yet.
 //!
 //! slurmctld does not say who cancelled a job; accounting does, some seconds later, as `job.corrected`. A chat that leaves out what its reader
-//! did waits for that, a bounded time. Without a correction, and after one that names somebody else, the cancellation is sent.
+//! did waits for that, a bounded time. Without a correction the cancellation is sent then, after one that names somebody else at once.
 
 use chrono::TimeDelta;
 use event_filter::{Filter, TypeSet};
-use mesh_events::proto::mesh::event::v1::ActorKind;
 use mesh_events::proto::mesh::event::v1::event::Payload;
+use mesh_events::proto::mesh::event::v1::{Actor, ActorKind};
 use mesh_events::{Event, EventType, from_timestamp};
 
 use crate::pending::{PREFIX, PendingNotice};
@@ -27,15 +27,42 @@ pub fn notice(filter: &Filter, event: &Event) -> Option<PendingNotice> {
     })
 }
 
-/// Key of the notice that an event makes needless: the owner cancelled the job.
-pub fn by_owner(kind: EventType, event: &Event) -> Option<String> {
-    let is_owner = event.actor.as_ref()?.kind() == ActorKind::User;
-    match &event.payload {
-        Some(Payload::Job(job)) if is_owner && kind == EventType::JobCorrected => {
-            Some(key(&job.corrects))
+/// Who cancelled a job, as a correction names them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Canceller<'a> {
+    /// Id of the event about the cancellation.
+    pub cancelled: &'a str,
+    /// The actor.
+    pub actor: &'a Actor,
+}
+
+impl<'a> Canceller<'a> {
+    /// The canceller that an event names.
+    pub fn of(kind: EventType, event: &'a Event) -> Option<Self> {
+        let actor = event.actor.as_ref()?;
+        match &event.payload {
+            Some(Payload::Job(job)) if kind == EventType::JobCorrected => Some(Self {
+                cancelled: &job.corrects,
+                actor,
+            }),
+            _ => None,
         }
-        _ => None,
     }
+
+    /// Key of the notice that waits for it.
+    pub fn key(&self) -> String {
+        key(self.cancelled)
+    }
+
+    /// Whether the owner did it, so that the notice is needless.
+    pub fn is_owner(&self) -> bool {
+        self.actor.kind() == ActorKind::User
+    }
+}
+
+/// Key of the notice that a cost belongs to, if the run was cancelled. cost-engine names the event about the end as its source.
+pub fn key_of_cost(kind: EventType, event: &Event) -> Option<String> {
+    (kind == EventType::CostFinalized).then(|| key(&event.source_detail))
 }
 
 /// Types that name the actor later.
@@ -54,7 +81,6 @@ mod tests {
     use std::time::Duration;
 
     use event_filter::{TypePattern, sample};
-    use mesh_events::proto::mesh::event::v1::Actor;
 
     use super::*;
 
@@ -89,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_owner_ends_the_wait() {
+    fn a_correction_names_the_canceller() {
         let default = filter().without_routine(Duration::ZERO);
         let mut cancelled = sample::event(EventType::JobCancelled);
         cancelled.actor = None;
@@ -98,12 +124,19 @@ mod tests {
         if let Some(Payload::Job(job)) = &mut corrected.payload {
             job.corrects.clone_from(&cancelled.id);
         }
-        let mut ends = |actor| {
-            corrected.actor = actor;
-            by_owner(EventType::JobCorrected, &corrected)
-        };
-        assert_eq!(ends(by(ActorKind::User)), Some(key));
-        assert_eq!(ends(by(ActorKind::Admin)), None);
-        assert_eq!(ends(None), None);
+        for (kind, is_owner) in [(ActorKind::User, true), (ActorKind::Admin, false)] {
+            corrected.actor = by(kind);
+            let canceller = Canceller::of(EventType::JobCorrected, &corrected).unwrap();
+            assert_eq!(
+                (canceller.key(), canceller.is_owner()),
+                (key.clone(), is_owner)
+            );
+            assert_eq!(canceller.cancelled, cancelled.id);
+        }
+        corrected.actor = None;
+        assert_eq!(Canceller::of(EventType::JobCorrected, &corrected), None);
+        let mut cost = sample::event(EventType::CostFinalized);
+        cost.source_detail.clone_from(&cancelled.id);
+        assert_eq!(key_of_cost(EventType::CostFinalized, &cost), Some(key));
     }
 }

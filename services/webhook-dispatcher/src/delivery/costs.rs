@@ -1,4 +1,4 @@
-//! Costs that arrived before their message was stored.
+//! Costs, and who cancelled a job, that arrived before their message was stored.
 //!
 //! An endpoint handles several messages concurrently, so a cost may overtake the event it belongs to. Whichever is
 //! second finds the other: a message checks this cache after it was stored, a cost checks the database after it was

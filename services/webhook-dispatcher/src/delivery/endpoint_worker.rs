@@ -402,20 +402,19 @@ impl EndpointWorker {
         self.shared.costs.take(&self.endpoint.name, pair)
     }
 
-    /// Adds a cost to the message that waits for it. Returns true if there was one.
+    /// Adds a cost to the message that waits for it, or to the notice with the key `notice`. Returns true if there was one.
     ///
     /// # Errors
     /// If the database write fails.
-    pub async fn join_cost(&self, pair: String, cost: Vec<u8>) -> Result<bool, Error> {
-        let store = &self.shared.store;
+    pub async fn join_cost(
+        &self,
+        pair: String,
+        notice: Option<String>,
+        cost: Vec<u8>,
+    ) -> Result<bool, Error> {
+        let (store, name) = (&self.shared.store, &self.endpoint.name);
         store
-            .join_cost(
-                self.lease.epoch,
-                &self.endpoint.name,
-                pair,
-                cost,
-                clock::now(),
-            )
+            .join_cost(self.lease.epoch, name, (pair, notice), cost, clock::now())
             .await
     }
 }

@@ -6,8 +6,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use chrono::TimeDelta;
-use event_message::pairing;
+use event_message::{cancellation, pairing};
 use mesh_events::{Event, EventType, from_timestamp};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::task::TaskTracker;
@@ -183,29 +182,32 @@ impl EndpointWorker {
         if let Some(notice) = self.notice(event) {
             return self.park_notice(delivery, notice).await;
         }
-        if self.endpoint.format.shows_costs() {
-            let cost =
-                pairing::awaits(kind, event).filter(|_| !self.shared.cost_join_timeout.is_zero());
-            if let Some(pair) = cost {
-                match self.taken_cost(&pair) {
-                    Some(cost) => delivery.cost = Some(cost.to_vec()),
-                    None => return self.park(delivery, pair).await,
-                }
+        if let Some(pair) = self.awaited_cost(event) {
+            match self.taken_cost(&pair) {
+                Some(cost) => delivery.cost = Some(cost.to_vec()),
+                None => return self.park(delivery, pair).await,
             }
         }
         let observed = event.observed_at.as_ref().and_then(from_timestamp);
         self.deliver(delivery, observed).await
     }
 
+    /// The key of the cost that the message about an event shows.
+    pub(super) fn awaited_cost(&self, event: &Event) -> Option<String> {
+        if !self.endpoint.format.shows_costs() || self.shared.cost_join_timeout.is_zero() {
+            return None;
+        }
+        pairing::awaits(event.kind().ok()?, event)
+    }
+
     /// Stores a message until its cost arrives.
     async fn park(&self, mut delivery: Delivery, pair: String) -> Result<(), Error> {
-        let wait = TimeDelta::from_std(self.shared.cost_join_timeout).unwrap_or_default();
-        delivery.next_at = Some(delivery.created_at + wait);
+        delivery.next_at = Some(delivery.created_at + self.shared.cost_wait());
         delivery.pair = Some(pair.clone());
         self.store(delivery).await?;
         // The cost may have arrived in the meantime.
         if let Some(cost) = self.taken_cost(&pair)
-            && self.join_cost(pair, cost.to_vec()).await?
+            && self.join_cost(pair, None, cost.to_vec()).await?
         {
             self.wake();
         }
@@ -223,7 +225,8 @@ impl EndpointWorker {
         }
         let (costs, name) = (&self.shared.costs, &self.endpoint.name);
         costs.put(name, pair.clone(), cost.clone());
-        if self.join_cost(pair.clone(), cost.to_vec()).await? {
+        let notice = cancellation::key_of_cost(kind, event);
+        if self.join_cost(pair.clone(), notice, cost.to_vec()).await? {
             costs.take(name, &pair);
             self.wake();
         }

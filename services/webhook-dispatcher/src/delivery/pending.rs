@@ -1,4 +1,5 @@
-//! Notices about pending jobs, and cancellations whose actor is not known yet. They are stored as deliveries until they are due, and dropped if the wait ends before.
+//! Notices about pending jobs, and cancellations whose actor is not known yet. They are stored as deliveries until they are due, and dropped if the wait ends before. A cancellation is due
+//! once its actor is known.
 //!
 //! The event that ends a wait may still be on the bus: after an outage, an hours-old explanation arrives before the
 //! start that followed it. A notice is therefore sent only when the endpoint has consumed all events up to now.
@@ -8,9 +9,10 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use bytes::Bytes;
 use chrono::{DateTime, TimeDelta, Utc};
-use event_message::cancellation;
+use event_message::cancellation::{self, Canceller};
 use event_message::pending::{self, PendingNotice, PublishedTopics};
-use mesh_events::Event;
+use mesh_events::{Event, EventType};
+use prost::Message as _;
 
 use crate::clock;
 use crate::delivery::endpoint_worker::EndpointWorker;
@@ -64,11 +66,20 @@ impl EndpointWorker {
             .collect();
         self.end_notices(ended, "dropped: the job started or ended before it was due")
             .await?;
-        let by_owner: Vec<String> = news()
-            .filter_map(|read| cancellation::by_owner(read.kind, &read.event))
-            .collect();
-        self.end_notices(by_owner, "dropped: its owner cancelled the job")
-            .await?;
+        for read in news() {
+            match Canceller::of(read.kind, &read.event) {
+                Some(canceller) if canceller.is_owner() => {
+                    let reason = "dropped: its owner cancelled the job";
+                    self.end_notices(vec![canceller.key()], reason).await?;
+                }
+                Some(canceller) => {
+                    let costs = &self.shared.costs;
+                    costs.put(&self.endpoint.name, canceller.key(), read.body.clone());
+                    self.name_canceller(&canceller).await?;
+                }
+                None => {}
+            }
+        }
         for key in news().filter_map(|read| pending::released(read.kind, &read.event)) {
             if let Some(left) = self.sent_topics(&key).await?.released() {
                 self.store_provider_state(vec![(key, left)]).await?;
@@ -90,6 +101,39 @@ impl EndpointWorker {
             costs.put(&self.endpoint.name, key.clone(), Bytes::new());
         }
         self.drop_notices(keys, reason).await
+    }
+
+    /// Adds the canceller to the cancellation that waits for it. It is due once its cost is known, too.
+    async fn name_canceller(&self, canceller: &Canceller<'_>) -> Result<(), Error> {
+        let (store, name) = (&self.shared.store, &self.endpoint.name);
+        let Some(delivery) = store.load(name, canceller.cancelled).await? else {
+            return Ok(());
+        };
+        if delivery.state != State::Waiting {
+            return Ok(());
+        }
+        let mut event = Event::clone(&*delivery.event(&self.shared.event_cache)?);
+        event.actor = Some(canceller.actor.clone());
+        let (now, body) = (clock::now(), event.encode_to_vec());
+        let pair = self.awaited_cost(&event);
+        let pair = pair.filter(|_| delivery.cost.is_none());
+        let due = match pair {
+            Some(_) => now + self.shared.cost_wait(),
+            None => now,
+        };
+        let (epoch, key) = (self.lease.epoch, canceller.key());
+        let next = (due, pair.clone());
+        let is_changed = store.complete_notice(epoch, name, &key, &body, next);
+        if !is_changed.await? {
+            return Ok(());
+        }
+        if let Some(pair) = pair
+            && let Some(cost) = self.taken_cost(&pair)
+        {
+            self.join_cost(pair, None, cost.to_vec()).await?;
+        }
+        self.wake();
+        Ok(())
     }
 
     async fn drop_notices(&self, keys: Vec<String>, reason: &'static str) -> Result<(), Error> {
@@ -132,12 +176,26 @@ impl EndpointWorker {
         let due = notice.due.unwrap_or(delivery.created_at);
         delivery.next_at = Some(due.max(delivery.created_at));
         delivery.pair = Some(notice.key.clone());
+        let event = delivery.event(&self.shared.event_cache)?;
         self.store(delivery).await?;
-        if self.taken_cost(&notice.key).is_some() {
-            self.drop_notices(vec![notice.key], "dropped: no news any more")
+        // What ends the wait, names the canceller or is the cost may have arrived in the meantime.
+        if let Some(pair) = self.awaited_cost(&event)
+            && let Some(cost) = self.taken_cost(&pair)
+        {
+            self.join_cost(pair, Some(notice.key.clone()), cost.to_vec())
                 .await?;
         }
-        Ok(())
+        let Some(news) = self.taken_cost(&notice.key) else {
+            return Ok(());
+        };
+        let correction = Event::from_bytes(&news).ok();
+        match Canceller::of(EventType::JobCorrected, &correction.unwrap_or_default()) {
+            Some(canceller) => self.name_canceller(&canceller).await,
+            None => {
+                let reason = "dropped: no news any more";
+                self.drop_notices(vec![notice.key], reason).await
+            }
+        }
     }
 
     /// Topics that were already sent for a run.

@@ -143,22 +143,48 @@ impl Store {
         self.writer.write(Some(epoch), command).await
     }
 
-    /// Adds a cost to the delivery that waits for it, and makes it due. Returns true if there was one.
+    /// Adds a cost to the delivery that waits for it, and makes it due, or to the notice with the key `notice`, which waits for something
+    /// else. Returns true if there was one.
     pub async fn join_cost(
         &self,
         epoch: i64,
         endpoint: &str,
-        pair: String,
+        (pair, notice): (String, Option<String>),
         cost: Vec<u8>,
         now: DateTime<Utc>,
     ) -> Result<bool, Error> {
+        let pairs: Vec<String> = notice.into_iter().chain([pair.clone()]).collect();
         // The `+` stops SQLite from scanning all waiting deliveries.
         let sql = sql!(
-            "UPDATE deliveries SET pair = NULL, cost = ?, next_at = ? WHERE endpoint = ? AND pair = ? AND {+|}state = 'waiting' AND attempts = 0",
+            "UPDATE deliveries SET cost = ?, next_at = CASE WHEN pair = ? THEN ? ELSE next_at END, pair = NULLIF(pair, ?) WHERE endpoint = ? AND pair IN ? AND {+|}state = 'waiting' AND attempts = 0",
             cost.as_slice(),
-            now.timestamp_millis(),
-            endpoint,
             &pair,
+            now.timestamp_millis(),
+            &pair,
+            endpoint,
+            pairs,
+        );
+        Ok(self.change_rows(epoch, endpoint, vec![sql]).await? > 0)
+    }
+
+    /// Replaces the event of the notice that waits under this key. It is due at this time, or once the cost with the key `pair` arrives.
+    /// Returns true if there was one.
+    pub async fn complete_notice(
+        &self,
+        epoch: i64,
+        endpoint: &str,
+        key: &str,
+        body: &[u8],
+        (due, pair): (DateTime<Utc>, Option<String>),
+    ) -> Result<bool, Error> {
+        // The `+` stops SQLite from scanning all waiting deliveries.
+        let sql = sql!(
+            "UPDATE deliveries SET body = ?, next_at = ?, pair = ? WHERE endpoint = ? AND pair = ? AND {+|}state = 'waiting' AND attempts = 0",
+            body,
+            due.timestamp_millis(),
+            pair.as_deref(),
+            endpoint,
+            key,
         );
         Ok(self.change_rows(epoch, endpoint, vec![sql]).await? > 0)
     }

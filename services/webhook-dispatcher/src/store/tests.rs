@@ -93,7 +93,7 @@ async fn work(store: &Store) {
     store.missed(endpoint).await.unwrap();
     let report = delivery("report", State::Waiting, 0);
     store.report_missed(epoch, report).await.unwrap();
-    let joined = store.join_cost(epoch, endpoint, "pair".to_owned(), Vec::new(), now);
+    let joined = store.join_cost(epoch, endpoint, ("pair".to_owned(), None), Vec::new(), now);
     assert!(joined.await.unwrap());
     let pairs = vec!["pair".to_owned()];
     let dropped = store.drop_waiting(epoch, endpoint, pairs, "", now);

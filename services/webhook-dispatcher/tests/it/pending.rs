@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use axum::http::Method;
 use chrono::{DateTime, TimeDelta, Utc};
+use mesh_events::proto::mesh::cost::v1::Money;
 use mesh_events::proto::mesh::event::v1::event::Payload;
 use mesh_events::proto::mesh::event::v1::{Actor, ActorKind};
 use mesh_events::proto::mesh::job::v1::{ArrayInfo, Job};
@@ -269,11 +270,26 @@ async fn by_default_a_cancellation_waits_until_its_actor_is_known(kind: Kind) {
     let people = WebhookReceiver::start().await;
     let mesh = Mesh::start_on(kind, &[chat(&people, "")]).await;
     let cancelled = |id, age| {
-        let job = waiting(id, None, Utc::now());
+        let job = Job {
+            start_time: Some(timestamp(Utc::now())),
+            ..waiting(id, None, Utc::now())
+        };
         let mut event = fixtures::job_event(EventType::JobCancelled, job);
         event.actor = None;
         event.occurred_at = Some(timestamp(Utc::now()));
         event.observed_at = Some(timestamp(Utc::now() - age));
+        event
+    };
+    let cost_of = |end: &Event| {
+        let job = end.job().unwrap().clone();
+        let mut event = fixtures::job_event(EventType::CostFinalized, job);
+        event.source_detail.clone_from(&end.id);
+        if let Some(Payload::Cost(cost)) = &mut event.payload {
+            cost.total = Some(Money {
+                micros: 4_345_000,
+                currency: "EUR".to_owned(),
+            });
+        }
         event
     };
     let corrected = |first: &Event, kind: ActorKind| {
@@ -289,27 +305,57 @@ async fn by_default_a_cancellation_waits_until_its_actor_is_known(kind: Kind) {
         event
     };
     let by_owner = cancelled(1, TimeDelta::zero());
-    let by_admin = cancelled(2, TimeDelta::seconds(25));
+    let by_admin = cancelled(2, TimeDelta::zero());
     let by_nobody = cancelled(3, TimeDelta::seconds(25));
     // The correction overtakes what it corrects.
     let overtaken = cancelled(4, TimeDelta::zero());
+    let overtaken_by_admin = cancelled(5, TimeDelta::zero());
     mesh.publish(&corrected(&overtaken, ActorKind::User)).await;
-    for event in [&by_owner, &by_admin, &by_nobody, &overtaken] {
+    mesh.publish(&corrected(&overtaken_by_admin, ActorKind::Admin))
+        .await;
+    for event in [
+        &by_owner,
+        &by_admin,
+        &by_nobody,
+        &overtaken,
+        &overtaken_by_admin,
+    ] {
         mesh.publish(event).await;
     }
-    wait_until("it waits", DEADLINE, async || {
-        delivery(&mesh, &by_owner).await["state"] == "waiting"
-    })
-    .await;
+    for event in [&by_owner, &by_admin, &by_nobody] {
+        wait_until("it waits", DEADLINE, async || {
+            delivery(&mesh, event).await["state"] == "waiting"
+        })
+        .await;
+    }
+    // Costs come while the actor is not known. They end no wait.
+    for event in [&by_owner, &by_admin, &by_nobody] {
+        mesh.publish(&cost_of(event)).await;
+    }
+    let next = |delivery: &Value| delivery["next_at"].as_str().unwrap().to_owned();
+    let (before, due) = (Utc::now(), next(&delivery(&mesh, &by_admin).await));
+    assert!(
+        due > (before + TimeDelta::seconds(10)).to_rfc3339(),
+        "{due}"
+    );
     mesh.publish(&corrected(&by_owner, ActorKind::User)).await;
     mesh.publish(&corrected(&by_admin, ActorKind::Admin)).await;
-    wait_for_messages(&people, 2).await;
-    let mut sent = texts(&people);
-    sent.sort();
-    assert!(
-        sent[0].contains("Job 2") && sent[1].contains("Job 3"),
-        "{sent:?}"
-    );
+    wait_for_messages(&people, 3).await;
+    let mut sent: Vec<String> = people
+        .received()
+        .iter()
+        .map(|request| request.json().to_string())
+        .collect();
+    sent.sort_by_key(|text| ["Job 2", "Job 3", "Job 5"].map(|job| !text.contains(job)));
+    for (text, (job, named, costed)) in sent.iter().zip([
+        ("Job 2", true, true),
+        ("Job 3", false, true),
+        ("Job 5", true, false),
+    ]) {
+        assert!(text.contains(job), "{text}");
+        assert_eq!(text.contains("administrator"), named, "{text}");
+        assert_eq!(text.contains("EUR"), costed, "{text}");
+    }
     for event in [&by_owner, &overtaken] {
         wait_until("it is dropped", DEADLINE, async || {
             delivery(&mesh, event).await["state"] == "expired"

@@ -36,7 +36,10 @@ pub mod sources;
 pub mod users;
 
 /// Counters in the values of the buckets `mesh_ingest` and `mesh_users`: of events, whose ids must not be used again.
-pub const COUNTERS: [&[&str]; 2] = [&["counts.*", "runs.*.n.*", "runs.*.q"], &["known.*.seq"]];
+pub const COUNTERS: [&[&str]; 2] = [
+    &["counts.*", "counts_from", "runs.*.n.*", "runs.*.q"],
+    &["known.*.seq", "seq_from"],
+];
 
 pub use error::Error;
 pub use service::IngestService;

@@ -399,13 +399,32 @@ mod tests {
 
     #[test]
     fn counters_continue_with_a_distance() {
-        let [ingest, _] = ingest::COUNTERS;
+        let [ingest, users] = ingest::COUNTERS;
         let shard = br#"{"version":1,"runs":{"1/5":{"n":[0,1,2],"q":7,"i":9}},"outbox":[]}"#;
         let skipped = skip_counters(shard, ingest).unwrap().unwrap();
         let skipped: Value = serde_json::from_slice(&skipped).unwrap();
         let run = &skipped["runs"]["1/5"];
         assert_eq!(run["n"], serde_json::json!([10_000, 10_001, 10_002]));
         assert_eq!((&run["q"], &run["i"]), (&10_007.into(), &9.into()));
+        // After a loss, what is not known is counted from the time of the loss: a second restore may not use these numbers again.
+        for (paths, value, path) in [
+            (ingest, r#"{"counts_from":1764000000}"#, "counts_from"),
+            (users, r#"{"known":{},"seq_from":1764000000}"#, "seq_from"),
+            (
+                node_watcher::COUNTERS,
+                r#"{"seq_from":1764000000}"#,
+                "seq_from",
+            ),
+            (
+                pending_explainer::COUNTERS,
+                r#"{"next_from":1764000000}"#,
+                "next_from",
+            ),
+        ] {
+            let skipped = skip_counters(value.as_bytes(), paths).unwrap().unwrap();
+            let skipped: Value = serde_json::from_slice(&skipped).unwrap();
+            assert_eq!(skipped[path], 1_764_000_000 + STRIDE, "{value}");
+        }
         for unreadable in [&b""[..], b"{not ours", b"{\xff"] {
             assert_eq!(skip_counters(unreadable, ingest).unwrap(), None);
         }

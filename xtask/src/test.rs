@@ -9,6 +9,7 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
+use rustix::fs::statvfs;
 
 use crate::compat;
 use crate::programs::{self, Program};
@@ -16,6 +17,9 @@ use crate::programs::{self, Program};
 /// Tests at once that start a Slurm, and others, whatever the number of CPUs: most of the time they wait.
 const LIVE_THREADS: usize = 6;
 const OTHER_THREADS: usize = 4;
+
+/// Space for the databases, streams and copied programs of the tests, in bytes. Without it dozens of tests fail, each in its own words.
+const MIN_FREE_BYTES: u64 = 6 << 30;
 
 /// Builds all tests and runs them.
 ///
@@ -25,6 +29,9 @@ const OTHER_THREADS: usize = 4;
 pub fn run(root: &Path) -> Result<()> {
     let programs = programs::build(root, &[])?;
     ensure!(!programs.is_empty(), "cargo built no test");
+    for folder in [std::env::temp_dir(), root.to_owned()] {
+        require_space(&folder)?;
+    }
     let (live, others): (Vec<_>, Vec<_>) = programs
         .iter()
         .partition(|program| compat::starts_slurm(&program.package));
@@ -37,6 +44,20 @@ pub fn run(root: &Path) -> Result<()> {
         anyhow::Ok(failed)
     })?;
     ensure!(failed.is_empty(), "tests failed: {}", failed.join(", "));
+    Ok(())
+}
+
+fn require_space(folder: &Path) -> Result<()> {
+    let disk =
+        statvfs(folder).with_context(|| format!("ask for the space of {}", folder.display()))?;
+    let free = disk.f_bavail.saturating_mul(disk.f_frsize);
+    ensure!(
+        free >= MIN_FREE_BYTES,
+        "{} has {} MiB free and the tests need {}: make room, or set TMPDIR to a folder on another disk",
+        folder.display(),
+        free >> 20,
+        MIN_FREE_BYTES >> 20
+    );
     Ok(())
 }
 

@@ -150,23 +150,23 @@ pub enum Outsider {
 }
 
 impl Outsider {
-    pub async fn try_execute(&mut self, sql: &str) -> Result<(), sqlx::Error> {
-        match self {
+    /// Returns the number of changed rows.
+    pub async fn try_execute(&mut self, sql: &str) -> Result<u64, sqlx::Error> {
+        Ok(match self {
             Self::Sqlite(connection) => {
-                sqlx::query(AssertSqlSafe(sql)).execute(connection).await?;
+                let query = sqlx::query(AssertSqlSafe(sql));
+                query.execute(connection).await?.rows_affected()
             }
             Self::Postgres(connection) => {
-                sqlx::query(AssertSqlSafe(postgres(sql)))
-                    .execute(connection)
-                    .await?;
+                let query = sqlx::query(AssertSqlSafe(postgres(sql)));
+                query.execute(connection).await?.rows_affected()
             }
-        }
-        Ok(())
+        })
     }
 
-    pub async fn execute(&mut self, sql: &str) {
+    pub async fn execute(&mut self, sql: &str) -> u64 {
         let result = self.try_execute(sql).await;
-        result.unwrap_or_else(|error| panic!("{sql}: {error}"));
+        result.unwrap_or_else(|error| panic!("{sql}: {error}"))
     }
 
     /// Executes several statements that both dialects accept.
@@ -227,7 +227,9 @@ impl Outsider {
                     self.execute(&format!("DROP TRIGGER {trigger}")).await;
                 }
             }
-            Self::Postgres(_) => self.execute("SET session_replication_role = replica").await,
+            Self::Postgres(_) => {
+                self.execute("SET session_replication_role = replica").await;
+            }
         }
     }
 }

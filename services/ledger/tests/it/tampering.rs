@@ -120,9 +120,9 @@ impl Victim {
         }
     }
 
-    async fn execute(&mut self, sql: &str) {
+    async fn execute(&mut self, sql: &str) -> u64 {
         self.unguard().await;
-        self.outsider.execute(sql).await;
+        self.outsider.execute(sql).await
     }
 
     async fn unguard(&mut self) {

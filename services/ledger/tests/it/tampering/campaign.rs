@@ -110,12 +110,13 @@ async fn attack(victim: &mut Victim, class: &Class) {
             (Err(error), None) => error.class().is_some(),
             _ => false,
         };
-        let name = class.name;
-        assert!(
-            is,
-            "{name}, expected at {expected:?}: {found:?}\n{:#?}",
-            victim.done
-        );
+        if !is {
+            let again = victim.verify().await;
+            panic!(
+                "{}, expected at {expected:?}: {found:?}\n{:#?}\nverified again: {again:?}",
+                class.name, victim.done
+            );
+        }
         victim.undo().await;
         return;
     }

@@ -210,8 +210,8 @@ impl Victim {
 
     /// Changes rows, after removing the triggers that refuse it.
     async fn step(&mut self, sql: &str) {
-        self.done.push(sql.to_owned());
-        self.execute(sql).await;
+        let rows = self.execute(sql).await;
+        self.done.push(format!("{sql} -- {rows} rows"));
     }
 
     async fn statements(&mut self, statements: &[&str], at: i64) {
@@ -271,7 +271,7 @@ impl Victim {
         self.done.push(sql.clone());
         self.unguard().await;
         match self.outsider.try_execute(&sql).await {
-            Ok(()) => Done::Somewhere,
+            Ok(_) => Done::Somewhere,
             // A constraint, or text that is not valid in the encoding.
             Err(_) => Done::Refused,
         }

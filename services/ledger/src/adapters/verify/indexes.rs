@@ -1,7 +1,7 @@
 //! Compares every index of the ledger's tables on PostgreSQL with its table.
 //!
-//! Three reads in one snapshot: the places of the table's rows without an order, and for each of its indexes the rows to which its
-//! entries point and the keys as the index has them, both in the order of the index. The places of both reads of rows have the same
+//! Three reads in one snapshot: the tuple ids (`ctid`) of the table's rows without an order, and for each of its indexes the rows to which its
+//! entries point and the keys as the index has them, both in the order of the index. The tuple ids of both reads of rows have the same
 //! number and sum of hashes, so each row has one entry. The keys of the rows and of the entries have the same sum of hashes that
 //! include their position, so each entry has the key of the row to which it points. That these keys are in order is checked by
 //! amcheck, or else here. Nobody can choose values with equal sums beforehand, because the seed of the hashes is random.
@@ -42,11 +42,11 @@ struct Index {
     keys: String,
 }
 
-/// Rows of a table, or of those to which an index points.
+/// Tuple ids of the rows of a table, or of those to which an index points.
 #[derive(PartialEq, Eq)]
-struct Places {
+struct TupleIds {
     rows: i64,
-    /// Sum of the hashes of their places.
+    /// Sum of their hashes.
     digest: String,
 }
 
@@ -147,10 +147,10 @@ impl Comparison {
             let name = &index.name;
             let rows = self.rows(&mut snapshot, index).await?;
             let entries = self.entries(&mut snapshot, index).await?;
-            let (Some((places, keys)), Some(entries)) = (rows, entries) else {
+            let (Some((tuples, keys)), Some(entries)) = (rows, entries) else {
                 return Ok(not_read(name));
             };
-            let is_same = places == expected
+            let is_same = tuples == expected
                 && (entries.number, &entries.digest) == (expected.rows, &keys)
                 && entries.late == 0;
             if !is_same {
@@ -168,7 +168,7 @@ impl Comparison {
     async fn table(
         &self,
         snapshot: &mut Transaction<'_>,
-    ) -> Result<Option<Vec<Places>>, sqlx::Error> {
+    ) -> Result<Option<Vec<TupleIds>>, sqlx::Error> {
         let seed = self.seed;
         let columns = self.indexes.iter().map(|index| {
             let condition = &index.condition;
@@ -183,40 +183,40 @@ impl Comparison {
         let Some(row) = planned(snapshot, sql, "Seq Scan on ").await? else {
             return Ok(None);
         };
-        let places = (0..self.indexes.len()).map(|index| {
-            Ok(Places {
+        let tuples = (0..self.indexes.len()).map(|index| {
+            Ok(TupleIds {
                 rows: row.at(2 * index)?,
                 digest: row.at(2 * index + 1)?,
             })
         });
-        places.collect::<Result<_, sqlx::Error>>().map(Some)
+        tuples.collect::<Result<_, sqlx::Error>>().map(Some)
     }
 
-    /// Reads the rows to which an index points, in its order: their places, and the digest of their keys and positions. `None` if
+    /// Reads the rows to which an index points, in its order: their tuple ids, and the digest of their keys and positions. `None` if
     /// PostgreSQL plans another scan.
     async fn rows(
         &self,
         snapshot: &mut Transaction<'_>,
         index: &Index,
-    ) -> Result<Option<(Places, String)>, sqlx::Error> {
+    ) -> Result<Option<(TupleIds, String)>, sqlx::Error> {
         let seed = self.seed;
         let ordered = index.ordered(&format!(
-            "{}, hashtidextended(ctid, {seed}) AS place_hash",
+            "{}, hashtidextended(ctid, {seed}) AS tuple_hash",
             index.hash(seed)
         ));
         let sql = format!(
-            "SELECT COUNT(*), COALESCE(SUM(place_hash), 0)::text, {DIGEST}
-             FROM (SELECT key_hash, place_hash, row_number() OVER () AS position FROM {ordered}) AS numbered"
+            "SELECT COUNT(*), COALESCE(SUM(tuple_hash), 0)::text, {DIGEST}
+             FROM (SELECT key_hash, tuple_hash, row_number() OVER () AS position FROM {ordered}) AS numbered"
         );
-        // The place is in no index, so the rows are read.
+        // The tuple id is in no index, so the rows are read.
         let scan = format!("Index Scan using {} ", index.name);
         let row = planned(snapshot, sql, &scan).await?;
         row.map(|row| {
-            let places = Places {
+            let tuples = TupleIds {
                 rows: row.at(0)?,
                 digest: row.at(1)?,
             };
-            Ok((places, row.at(2)?))
+            Ok((tuples, row.at(2)?))
         })
         .transpose()
     }

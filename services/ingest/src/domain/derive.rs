@@ -11,7 +11,7 @@ use super::observation::{AllocationPart, EntityKind, Observation, Record};
 use super::observe::ObservationContext;
 use super::pending_reason;
 use super::run_state::{End, RunState};
-use super::running::{correct_start, resizes, start, suspensions};
+use super::running::{correct_start, late_resume, resizes, start, suspensions};
 
 /// How the id of a fact is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -174,13 +174,15 @@ pub(super) fn derive(
         if !inferred {
             correct_start(run, &mut next, observation, &mut facts);
         }
-        // Accounting has the time of every resize, the controller only of the last one.
+        // Accounting has the time of every resize, the controller only of the last one. The time of a resume has only the controller, whose
+        // record may be read after accounting has shown the end.
         let mut emitter = Emitter {
             run,
             next: &mut next,
             facts: &mut facts,
             inferred,
         };
+        late_resume(&mut emitter, observation);
         resizes(&mut emitter, observation);
         usage(run, &mut next, observation, &mut facts);
         canceller(run, &mut next, observation, &mut facts);

@@ -86,7 +86,7 @@ impl Scheduler {
                     // Nothing was missed before the first sight of it.
                     let state = ScheduleState {
                         schedule: text.clone(),
-                        last: now,
+                        last: now - schedule.delay(),
                     };
                     self.store.store_schedule(&rule.id, &state).await?;
                     Vec::new()
@@ -107,7 +107,7 @@ impl Scheduler {
                 };
                 self.store.store_schedule(&rule.id, &state).await?;
             }
-            next = next.into_iter().chain(schedule.next(now)).min();
+            next = next.into_iter().chain(schedule.next_firing(now)).min();
         }
         Ok(next)
     }

@@ -130,7 +130,9 @@ pub(crate) struct ScheduleView {
     zone: &'static str,
     /// What becomes of missed instants: `skip`, `once` or `all`.
     missed: &'static str,
-    /// The next instants, as the clock of the zone shows them.
+    /// How long after its instants the rule fires, in seconds: its part of `jitter`.
+    delay_seconds: i64,
+    /// When the rule fires next, as the clock of the zone shows it.
     next: Vec<String>,
 }
 
@@ -148,6 +150,7 @@ impl ScheduleView {
             cron: schedule.fields().to_owned(),
             zone: schedule.zone().name(),
             missed: schedule.missed().as_str(),
+            delay_seconds: schedule.delay().num_seconds(),
             next: schedule
                 .upcoming(now)
                 .take(SHOWN_INSTANTS)

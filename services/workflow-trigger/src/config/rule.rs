@@ -124,7 +124,7 @@ fn one_rule(
     };
     let is_elsewhere = |name: &String| name != cluster;
     let is_of_others = config.on.clusters.iter().any(is_elsewhere);
-    let on = check.selector(config.on, &id.owner, sources);
+    let on = check.selector(config.on, &id, sources);
     let action = check.action(config.action, &id.owner, scripts);
     check.limits(&config.limits);
     if let Some(on) = &on {

@@ -11,6 +11,7 @@ use chrono::{DateTime, LocalResult, NaiveDateTime, Offset as _, TimeDelta, TimeZ
 use chrono_tz::Tz;
 use croner::Cron;
 use croner::parser::{CronParser, Seconds, Year};
+use sha2::{Digest as _, Sha256};
 
 /// An instant that is noticed later than this was missed. Longer than a restart takes.
 const MISSED_AFTER: TimeDelta = TimeDelta::seconds(60);
@@ -28,6 +29,8 @@ pub struct Schedule {
     is_interval: bool,
     zone: Tz,
     missed: MissedInstants,
+    /// How long after its instants the rule fires.
+    delay: TimeDelta,
 }
 
 /// What becomes of instants at which no service ran.
@@ -104,11 +107,32 @@ impl Schedule {
             is_interval,
             zone,
             missed,
+            delay: TimeDelta::zero(),
         };
         match schedule.next(now) {
             Some(_) => Ok(schedule),
             None => Err(InvalidSchedule::Never),
         }
+    }
+
+    /// The schedule with a delay from 0 to `jitter` seconds, so that rules with the same instants do not fire at once. It depends on the rule
+    /// alone: replicas agree, and restarts change nothing.
+    #[must_use]
+    pub fn with_jitter(self, jitter: u32, rule: &str) -> Self {
+        let digest = Sha256::digest(rule.as_bytes());
+        let random = u64::from(u32::from_be_bytes([
+            digest[0], digest[1], digest[2], digest[3],
+        ]));
+        let seconds = (random * (u64::from(jitter) + 1)) >> 32;
+        Self {
+            delay: TimeDelta::seconds(seconds.cast_signed()),
+            ..self
+        }
+    }
+
+    /// When the rule fires next.
+    pub fn next_firing(&self, after: DateTime<Utc>) -> Option<DateTime<Utc>> {
+        self.next(after - self.delay).map(|at| at + self.delay)
     }
 
     /// The first instant after a time.
@@ -154,13 +178,14 @@ impl Schedule {
         }
     }
 
-    /// The next instants after a time.
+    /// When the rule fires after a time.
     pub fn upcoming(&self, after: DateTime<Utc>) -> impl Iterator<Item = DateTime<Utc>> {
-        std::iter::successors(self.next(after), |at| self.next(*at))
+        std::iter::successors(self.next_firing(after), |at| self.next_firing(*at))
     }
 
     /// The instants that fire now, in their order. `last` is the latest one that was handled.
     pub fn due(&self, last: DateTime<Utc>, now: DateTime<Utc>) -> Vec<DateTime<Utc>> {
+        let now = now - self.delay;
         let (since, limit) = match self.missed {
             MissedInstants::Skip => (last.max(now - MISSED_AFTER), MAX_MISSED),
             MissedInstants::Once => (last, 1),
@@ -192,6 +217,11 @@ impl Schedule {
     /// Its time zone.
     pub const fn zone(&self) -> Tz {
         self.zone
+    }
+
+    /// How long after its instants the rule fires.
+    pub const fn delay(&self) -> TimeDelta {
+        self.delay
     }
 
     /// What becomes of missed instants.

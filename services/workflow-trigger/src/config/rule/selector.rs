@@ -1,5 +1,7 @@
 //! `[on]` of a rule.
 
+use std::time::Duration;
+
 use chrono::Utc;
 use chrono_tz::Tz;
 use event_filter::{Expression, Filter, TypePattern};
@@ -8,9 +10,12 @@ use serde::Deserialize;
 
 use super::Check;
 use crate::domain::notice;
-use crate::domain::rule::{EventOwners, EventSelector};
+use crate::domain::rule::{EventOwners, EventSelector, RuleId};
 use crate::domain::schedule::{MissedInstants, Schedule};
 use crate::domain::source::{PUBLISHED, SourceSelector};
+
+/// A rule that fires much later would surprise its owner.
+const MAX_JITTER: Duration = Duration::from_secs(3_600);
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -20,6 +25,8 @@ pub(super) struct OnConfig {
     cron: String,
     zone: String,
     missed: String,
+    #[serde(with = "humantime_serde")]
+    jitter: Duration,
     types: Vec<String>,
     users: Vec<String>,
     accounts: Vec<String>,
@@ -32,9 +39,10 @@ impl Check<'_> {
     pub(super) fn selector(
         &mut self,
         on: OnConfig,
-        owner: &str,
+        rule: &RuleId,
         sources: &[&str],
     ) -> Option<EventSelector> {
+        let owner = rule.owner.as_str();
         let is_of_events = !on.types.is_empty() && on.source.is_empty();
         let triggers = [
             is_of_events,
@@ -66,8 +74,8 @@ impl Check<'_> {
             let when = self.when(&on.when, Expression::with_data);
             return Some(EventSelector::Manual { when });
         }
-        self.on_only(&on, "cron", &["zone", "missed"]);
-        self.schedule(&on).map(EventSelector::Cron)
+        self.on_only(&on, "cron", &["zone", "missed", "jitter"]);
+        self.schedule(&on, rule).map(EventSelector::Cron)
     }
 
     /// Keys that the source of events does not have.
@@ -80,6 +88,7 @@ impl Check<'_> {
             ("when", !on.when.is_empty()),
             ("zone", !on.zone.is_empty()),
             ("missed", !on.missed.is_empty()),
+            ("jitter", !on.jitter.is_zero()),
         ] {
             if is_set && !allowed.contains(&key) {
                 self.fault(&format!("on.{key}"), format!("not with on.{source}"));
@@ -137,7 +146,7 @@ impl Check<'_> {
         Some(EventSelector::Bus { filter, owners })
     }
 
-    fn schedule(&mut self, on: &OnConfig) -> Option<Schedule> {
+    fn schedule(&mut self, on: &OnConfig, rule: &RuleId) -> Option<Schedule> {
         let zone = match on.zone.as_str() {
             "" => Ok(Tz::UTC),
             zone => zone.parse::<Tz>(),
@@ -155,9 +164,17 @@ impl Check<'_> {
         let missed = missed
             .map_err(|error| self.fault("on.missed", error))
             .ok()?;
-        Schedule::new(&on.cron, zone.ok()?, missed, Utc::now())
+        let jitter = Some(on.jitter).filter(|jitter| *jitter <= MAX_JITTER);
+        let jitter = jitter.and_then(|jitter| u32::try_from(jitter.as_secs()).ok());
+        if jitter.is_none() {
+            self.fault("on.jitter", "at most 1h");
+        }
+        let schedule = Schedule::new(&on.cron, zone.ok()?, missed, Utc::now());
+        let schedule = schedule
             .map_err(|error| self.fault("on.cron", error))
-            .ok()
+            .ok()?;
+        let seed = format!("{}/{}/{}", self.cluster, rule.owner, rule.name);
+        Some(schedule.with_jitter(jitter?, &seed))
     }
 
     fn when(

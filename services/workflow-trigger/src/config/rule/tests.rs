@@ -76,6 +76,24 @@ fn a_rule_acts_on_jobs_of_its_own_cluster_only() {
 }
 
 #[test]
+fn jitter_is_for_schedules_and_at_most_an_hour() {
+    let scripts = Scripts::new();
+    let nightly = "name = \"nightly\"\nowner = \"alice\"\non = { cron = \"0 2 * * *\", jitter = \"5m\" }\naction = { submit = \"plot.sh\" }\n";
+    let EventSelector::Cron(schedule) = scripts.read(nightly).unwrap().on else {
+        panic!("no schedule");
+    };
+    assert!(schedule.delay() <= chrono::TimeDelta::minutes(5));
+    let faults = scripts.read(&nightly.replace("5m", "61m")).unwrap_err();
+    assert!(faults[0].contains("on.jitter: at most 1h"), "{faults:?}");
+    let of_events = PLOT.replace("[on]", "[on]\njitter = \"5m\"");
+    let faults = scripts.read(&of_events).unwrap_err();
+    assert!(
+        faults[0].contains("on.jitter: not with on.types"),
+        "{faults:?}"
+    );
+}
+
+#[test]
 fn faults_name_the_rule_and_the_key() {
     let scripts = Scripts::new();
     for (from, to, fault) in [

@@ -136,3 +136,34 @@ proptest! {
         prop_assert_eq!(found, expected);
     }
 }
+
+#[test]
+fn jitter_delays_every_firing_of_a_rule_alike() {
+    let delay = |jitter, rule: &str| {
+        let hourly = schedule("0 * * * *", "UTC", MissedInstants::Once);
+        hourly.with_jitter(jitter, rule).delay().num_seconds()
+    };
+    assert_eq!(delay(0, "c/alice/nightly"), 0);
+    let delays: std::collections::BTreeSet<i64> = (0..400)
+        .map(|n| delay(59, &format!("c/alice/{n}")))
+        .collect();
+    assert_eq!(delays.first(), Some(&0));
+    assert_eq!(delays.last(), Some(&59));
+    assert!(delays.len() > 50, "{delays:?}");
+
+    let hourly = schedule("0 * * * *", "UTC", MissedInstants::Once);
+    let late = hourly.with_jitter(3_600, "c/alice/nightly");
+    let by = late.delay();
+    assert_eq!(by, TimeDelta::seconds(delay(3_600, "c/alice/nightly")));
+    let at_two = utc("2026-05-02T02:00:00Z");
+    let fires = at_two + by;
+    let before = fires - TimeDelta::seconds(1);
+    assert_eq!(late.next_firing(before), Some(fires));
+    assert_eq!(late.next_firing(fires), Some(fires + TimeDelta::hours(1)));
+    // Instants stay those of the schedule.
+    let last = at_two - TimeDelta::hours(1);
+    assert!(late.due(last, before).is_empty());
+    assert_eq!(late.due(last, fires), [at_two]);
+    assert!(late.due(at_two, fires).is_empty());
+    assert_eq!(late.upcoming(before).next(), Some(fires));
+}

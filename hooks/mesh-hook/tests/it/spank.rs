@@ -308,7 +308,8 @@ async fn reports_wait_in_the_spool_while_nats_is_gone() {
     for job in 1..=500 {
         writer.send_to(report(job).as_bytes(), &socket).unwrap();
     }
-    wait_until("all reports", TIMEOUT, async || {
+    // Each is synced to disk, and once more in the spool if the disk is slow.
+    wait_until("all reports", TIMEOUT * 3, async || {
         site.received().len() >= 500
     })
     .await;

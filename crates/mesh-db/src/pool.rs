@@ -63,7 +63,7 @@ impl Pool {
 pub struct Connection {
     pooled: Pooled,
     /// A transaction may have begun that sqlx does not know of, because whoever began it did not wait for the answer. The pool would hand
-    /// it to the next user, who would read an old snapshot, and whose writes would not be committed. So the connection is closed.
+    /// it to the next user, who would read an old snapshot and write without a commit. So the connection is closed.
     is_beginning: bool,
 }
 

@@ -11,7 +11,7 @@ pub(super) const BROKEN: &str = "internal error; see the log of the service";
 /// Text while a database is away.
 pub(super) const AWAY: &str =
     "the database of this service does not answer: see /readyz; retry in a moment";
-/// When to ask again a service whose database is away, in seconds.
+/// When to ask again after an answer that the database is away, in seconds.
 const RETRY_AFTER_SECONDS: u64 = 5;
 
 /// Error response: problem details (RFC 9457).

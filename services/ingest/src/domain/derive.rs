@@ -174,7 +174,7 @@ pub(super) fn derive(
         if !inferred {
             correct_start(run, &mut next, observation, &mut facts);
         }
-        // Accounting has the time of every resize, the controller only of the last one. The time of a resume has only the controller, whose
+        // Accounting has the time of every resize, the controller only of the last one. Only the controller has the time of a resume. Its
         // record may be read after accounting has shown the end.
         let mut emitter = Emitter {
             run,

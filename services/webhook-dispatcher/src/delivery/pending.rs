@@ -1,5 +1,5 @@
-//! Notices about pending jobs, and cancellations whose actor is not known yet. They are stored as deliveries until they are due, and dropped if the wait ends before. A cancellation is due
-//! once its actor is known.
+//! Notices about pending jobs, and cancellations whose actor is not known yet. They are stored as deliveries until they
+//! are due, and dropped if the wait ends before. A cancellation is due once its actor is known.
 //!
 //! The event that ends a wait may still be on the bus: after an outage, an hours-old explanation arrives before the
 //! start that followed it. A notice is therefore sent only when the endpoint has consumed all events up to now.

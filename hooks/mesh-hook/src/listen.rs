@@ -35,6 +35,8 @@ use crate::{flush, privilege, ring, sender, spank};
 const MAX_WAITING: usize = 10_000;
 /// Reports that are published together.
 const WINDOW: usize = 64;
+/// Time limit for publishing a window while NATS is available. Nobody waits for it, unlike a hook; spooling is a synced file for each report.
+const WINDOW_PATIENCE: Duration = Duration::from_secs(2);
 /// How often the spool is delivered.
 const FLUSH_INTERVAL: Duration = Duration::from_secs(5);
 /// Time limit for delivering the backlog.
@@ -248,7 +250,12 @@ impl Deliverer {
         if self.is_stopping() && self.is_unavailable {
             return self.store_all(window, &"stopping");
         }
-        let published = ring::connect(&self.config, Instant::now() + self.config.deadline())
+        let patience = if self.is_unavailable {
+            self.config.deadline()
+        } else {
+            self.config.deadline().max(WINDOW_PATIENCE)
+        };
+        let published = ring::connect(&self.config, Instant::now() + patience)
             .map_err(flush::Error::from)
             .and_then(|mut connection| flush::publish(&mut connection, &self.spool, window));
         self.is_unavailable = published.is_err();

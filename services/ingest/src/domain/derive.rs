@@ -11,7 +11,7 @@ use super::observation::{AllocationPart, EntityKind, Observation, Record};
 use super::observe::ObservationContext;
 use super::pending_reason;
 use super::run_state::{End, RunState};
-use super::running::{correct_start, late_resume, resizes, start, suspensions};
+use super::running::{correct_start, late_suspensions, resizes, start, suspensions};
 
 /// How the id of a fact is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -182,7 +182,7 @@ pub(super) fn derive(
             facts: &mut facts,
             inferred,
         };
-        late_resume(&mut emitter, observation);
+        late_suspensions(&mut emitter, observation);
         resizes(&mut emitter, observation);
         usage(run, &mut next, observation, &mut facts);
         canceller(run, &mut next, observation, &mut facts);

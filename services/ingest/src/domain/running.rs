@@ -132,13 +132,12 @@ pub(super) fn suspensions(emitter: &mut Emitter<'_>, observation: &Observation) 
     fact.inferred |= certainty == Certainty::Inferred;
 }
 
-/// Publishes the resume of a run that has ended, from the record of that end.
-pub(super) fn late_resume(emitter: &mut Emitter<'_>, observation: &Observation) {
+/// Publishes suspensions of a run that has ended, from the record of that end.
+pub(super) fn late_suspensions(emitter: &mut Emitter<'_>, observation: &Observation) {
     let is_own = observation.start == emitter.next.started
         && observation.end_kind().is_some()
         && observation.end == emitter.next.end.as_ref().map(|end| end.at);
-    let was_suspended = emitter.next.rare.suspended > emitter.next.rare.resumed;
-    if is_own && was_suspended && observation.suspend_time < observation.end {
+    if is_own && observation.suspend_time < observation.end {
         suspensions(emitter, observation);
     }
 }

@@ -11,6 +11,9 @@ mod used;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use mesh_events::proto::mesh::event::v1::Confidence;
+use mesh_events::{Event, EventType};
+
 use self::facts::{Facts, by_run, occurred};
 use super::Run;
 use super::log::{Log, Witness};
@@ -94,6 +97,7 @@ pub(super) fn judge(
     ended_before_requeue(&mut rows, log, &mut verdict);
     ended_twice(&mut rows, log, &facts, &mut verdict);
     contradicted(published, &mut verdict);
+    ended_before_it_started(published, &mut verdict);
     let submits = arrays::submit_times(&rows);
     let mut lives: BTreeMap<(u32, Option<u32>), Vec<&Row>> = BTreeMap::new();
     for row in rows.iter().filter(|row| !row.is_remainder) {
@@ -254,6 +258,30 @@ fn ended_before_requeue(rows: &mut [Row], log: &Log, verdict: &mut Verdict) {
             row.end = Some(witness.end);
             row.elapsed = u64::try_from(ran).unwrap_or_default();
             row.line = format!("{}; squeue showed {witness:?}", row.line);
+        }
+    }
+}
+
+/// No run ends before it starts. Also holds for runs that share a submit time, of which accounting has only the last one.
+fn ended_before_it_started(published: &Published, verdict: &mut Verdict) {
+    let events = published.bus.values();
+    let certain = events.filter(|event| event.confidence() != Confidence::Inferred);
+    let mut starts: BTreeMap<&str, i64> = BTreeMap::new();
+    let mut ends: Vec<&Event> = Vec::new();
+    for event in certain {
+        match event.kind() {
+            Ok(EventType::JobStarted) => {
+                starts.insert(event.entity_key(), occurred(event));
+            }
+            Ok(kind) if kind.is_end() => ends.push(event),
+            _ => {}
+        }
+    }
+    for end in ends {
+        let (run, at) = (end.entity_key(), occurred(end));
+        if let Some(start) = starts.get(run).filter(|start| at < **start) {
+            let text = format!("{} of {run} is at {at}, its start at {start}", end.r#type);
+            verdict.wrong.push(text);
         }
     }
 }

@@ -57,9 +57,14 @@ fn attempt_of<'a>(run_store: &'a RunStore, observation: &Observation) -> Attempt
     else {
         // Other sources do not count restarts; the start time distinguishes attempts.
         let same_start = attempts
-            .into_iter()
-            .find(|(_, earlier)| has_start(earlier, observation));
-        return match same_start {
+            .iter()
+            .rposition(|(_, earlier)| has_start(earlier, observation));
+        let earlier = match same_start {
+            Some(index) => Some(attempts.swap_remove(index)),
+            None if ended_before(tracked, observation) => attempts.pop(),
+            None => None,
+        };
+        return match earlier {
             Some((earlier, _)) => Attempt::Known(earlier),
             None if began_after(tracked, observation) => Attempt::After(run, tracked),
             None => Attempt::Known(run),
@@ -169,6 +174,15 @@ fn began_after(tracked: &RunState, observation: &Observation) -> bool {
     observation.started()
         && !observation.in_flux()
         && over.is_some_and(|end| observation.start.is_some_and(|start| start > end.at))
+}
+
+/// Whether the observed run ended before the stored one started: it is an earlier attempt. slurmdbd may put its end in the place of its
+/// start (22.05, a job of a failed node).
+pub(super) fn ended_before(tracked: &RunState, observation: &Observation) -> bool {
+    observation.end_kind().is_some()
+        && !tracked.rare.start_is_inferred
+        && observation.end.is_some()
+        && observation.end < tracked.started
 }
 
 /// Whether a source names the start of a run. jobcomp has the last resize of a resized run as its start.

@@ -3,7 +3,7 @@
 use mesh_events::{EventType, RunKey, Slot};
 use slurm_types::JobBaseState;
 
-use super::attempt::resolve_attempt;
+use super::attempt::{ended_before, resolve_attempt};
 use super::derive::{Continuation, Emitter, Fact, FactId, Origin, derive};
 use super::observation::{EntityKind, Observation, Record};
 use super::run_state::{End, RunState};
@@ -62,6 +62,9 @@ pub fn observe(
     let mut decision = Decision::default();
     let run = resolve_attempt(run_store, observation, &mut decision, context);
     let known = run_store.get(&run);
+    if known.is_some_and(|known| ended_before(known, observation)) {
+        return decision;
+    }
     let mut origin = Origin::default();
     if known.is_none() {
         if leaves_it_to_the_controller(run_store, &run, observation)

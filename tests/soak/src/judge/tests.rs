@@ -246,3 +246,18 @@ fn a_requeue_in_place_of_the_end_of_a_finished_run_is_wrong() {
         "{wrong:?}"
     );
 }
+
+#[test]
+fn an_attempt_that_ends_before_it_starts_is_wrong() {
+    let judged = |end: i64| {
+        let events = [
+            ("job/7/100/1", "job.started", 112, ""),
+            ("job/7/100/1", "job.node_fail", end, ""),
+        ];
+        let published = published(&events);
+        let verdict = judge(&[], &Log::new(), &published, Source::Commands, true);
+        let is_about = |text: &&String| text.contains("job.node_fail of job/7/100/1 is at");
+        verdict.wrong.iter().filter(is_about).count()
+    };
+    assert_eq!((judged(112), judged(111)), (0, 1));
+}

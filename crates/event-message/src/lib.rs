@@ -1,7 +1,7 @@
 //! Events as messages for people, and as requests for chats, incidents, workflows and pipelines.
 //!
 //! - [`message`]: a message, independent of the chat that displays it, and the message of each event.
-//! - [`mod@format`]: the requests of each format, and the meaning of their responses ([`outcome`]).
+//! - [`mod@format`]: the requests of each format, and the meaning of their responses ([`attempt_outcome`]).
 //! - [`digest`]: the tasks of an array as a few messages; [`pairing`]: which messages wait for their cost; [`pending`]:
 //!   when a pending job is reported; [`cancellation`]: when a cancellation by somebody unknown is; [`schedule`]: when something planned is due.
 //! - [`text`]: amounts and durations for people.
@@ -10,6 +10,7 @@
 //! pure. Deliberately absent: IO, async, clocks, randomness, and which events somebody wants (`event-filter`).
 
 mod advice;
+pub mod attempt_outcome;
 mod budget;
 pub mod cancellation;
 pub mod digest;
@@ -19,7 +20,6 @@ mod line;
 mod link;
 mod markup;
 pub mod message;
-pub mod outcome;
 pub mod pairing;
 pub mod pending;
 pub mod schedule;

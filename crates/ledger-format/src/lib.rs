@@ -34,5 +34,3 @@ pub mod verify;
 
 #[cfg(test)]
 mod fixture;
-#[cfg(test)]
-mod tampering;

@@ -19,7 +19,7 @@ pub mod hooks;
 pub mod ids;
 pub mod incoming;
 pub mod subject;
-mod time;
+mod timestamp;
 mod unreadable_state;
 pub mod webhook_name;
 
@@ -33,7 +33,7 @@ pub use event_type::{Category, EventType, FactKind, UnknownEventType};
 pub use ids::{EventId, RunKey, Slot};
 pub use incoming::IncomingEvent;
 pub use proto::mesh::event::v1::Event;
-pub use time::{from_timestamp, timestamp};
+pub use timestamp::{from_timestamp, timestamp};
 pub use unreadable_state::unreadable_state;
 
 use prost::Message as _;

@@ -19,6 +19,7 @@ mod rows;
 mod run_state;
 mod run_store;
 mod running;
+mod suspensions;
 #[cfg(test)]
 mod tests;
 mod usage;

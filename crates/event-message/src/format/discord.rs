@@ -9,7 +9,7 @@ use url::Url;
 
 use super::exchange::{Request, Response, Step, Unsendable};
 use super::{Content, fit};
-use crate::outcome::{Outcome, RetryAfter};
+use crate::attempt_outcome::{Outcome, RetryAfter};
 use crate::{Dialect, Message, Severity, Text, units};
 
 /// Below the limit of 6,000 in total.

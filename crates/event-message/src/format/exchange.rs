@@ -11,7 +11,7 @@ use serde_json::Value;
 use url::Url;
 
 use super::slack_api::SlackExchange;
-use crate::outcome::{Outcome, RetryAfter};
+use crate::attempt_outcome::{Outcome, RetryAfter};
 
 /// Values stored from earlier responses of an endpoint, by key.
 pub type ProviderState = BTreeMap<String, String>;

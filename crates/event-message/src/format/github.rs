@@ -12,7 +12,7 @@ use url::Url;
 
 use super::exchange::{Request, Response, Step, Unsendable};
 use super::{Content, Secret, fit};
-use crate::outcome::{Outcome, RetryAfter};
+use crate::attempt_outcome::{Outcome, RetryAfter};
 
 /// Below the limit of 64 KB.
 const MAX_BYTES: usize = 60_000;

@@ -21,7 +21,7 @@ use super::exchange::{
 };
 use super::github::join;
 use super::{Content, Secret, slack};
-use crate::outcome::Outcome;
+use crate::attempt_outcome::Outcome;
 
 /// Settings.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -9,7 +9,7 @@ use url::Url;
 
 use super::exchange::{Request, Response, Step, Unsendable};
 use super::{Content, fit};
-use crate::outcome::Outcome;
+use crate::attempt_outcome::Outcome;
 use crate::{Dialect, Message, Severity, Span, Text};
 
 /// Below the documented limit of 28 KB, with room for what a proxy adds.

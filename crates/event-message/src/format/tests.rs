@@ -239,7 +239,7 @@ fn answers_of_teams_and_discord_are_judged_by_what_they_say() {
         };
         verdict.outcome
     };
-    use crate::outcome::{Outcome, RetryAfter};
+    use crate::attempt_outcome::{Outcome, RetryAfter};
     let teams = |status: u16, body: &str| {
         judge(
             "https://example.org/workflows/1",

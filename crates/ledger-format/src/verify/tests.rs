@@ -1,5 +1,7 @@
 //! The fault reported for each kind of tampering.
 
+mod tampering;
+
 use proptest::prelude::*;
 
 use super::*;

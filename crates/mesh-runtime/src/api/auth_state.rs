@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use super::auth::FOR_A_NAME;
-use super::coordinators::Coordinators;
+use super::coordinators_bucket::Coordinators;
 use super::oidc::Oidc;
 use super::tls::Certificate;
 use super::tokens::Tokens;

@@ -11,7 +11,8 @@ use super::observation::{AllocationPart, EntityKind, Observation, Record};
 use super::observe::ObservationContext;
 use super::pending_reason;
 use super::run_state::{End, RunState};
-use super::running::{correct_start, late_suspensions, resizes, start, suspensions};
+use super::running::{correct_start, resizes, start};
+use super::suspensions::{late_suspensions, suspensions};
 
 /// How the id of a fact is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

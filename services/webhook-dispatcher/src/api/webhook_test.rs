@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::delivery::post::{self, DeliveryContent};
 use chrono::{DateTime, Utc};
 use event_filter::{DecodedEvent, sample};
-use event_message::outcome::Outcome;
+use event_message::attempt_outcome::Outcome;
 use mesh_events::proto::mesh::event::v1::event::Payload;
 use mesh_events::proto::mesh::event::v1::{Confidence, Entity, IdSource, Owner, Source};
 use mesh_events::proto::mesh::job::v1::{Job, JobEvent};

@@ -1,6 +1,6 @@
 //! Categories of failed attempts, and who can fix them.
 
-use event_message::outcome::Outcome;
+use event_message::attempt_outcome::Outcome;
 
 use crate::string_enum::string_enum;
 

@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
-use event_message::outcome::Outcome;
+use event_message::attempt_outcome::Outcome;
 
 /// How often and when a delivery is attempted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,7 +105,7 @@ pub fn next_attempt(
 
 #[cfg(test)]
 mod tests {
-    use event_message::outcome::RetryAfter;
+    use event_message::attempt_outcome::RetryAfter;
     use proptest::prelude::*;
 
     use super::*;

@@ -1,7 +1,7 @@
 //! What an attempt says about its endpoint: for the circuit breaker, and as a pause that the receiver asks for.
 
 use chrono::{DateTime, Utc};
-use event_message::outcome::{Outcome, RetryAfter};
+use event_message::attempt_outcome::{Outcome, RetryAfter};
 
 use crate::attempt::cause::Cause;
 use crate::attempt::circuit::CircuitSignal;

@@ -2,7 +2,7 @@
 
 use std::ops::RangeInclusive;
 
-use event_message::outcome::Outcome;
+use event_message::attempt_outcome::Outcome;
 
 /// Statuses that mean success. If empty, [`Outcome::of_status`] decides.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

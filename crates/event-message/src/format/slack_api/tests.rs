@@ -3,7 +3,7 @@ use mesh_events::proto::mesh::cost::v1::{Money, Spending};
 use mesh_events::{Event, EventType};
 
 use super::*;
-use crate::outcome::RetryAfter;
+use crate::attempt_outcome::RetryAfter;
 
 fn settings() -> SlackApi {
     SlackApi {

@@ -176,6 +176,16 @@ pub(crate) enum Change {
 }
 
 impl Change {
+    /// The change that an event of this type tells; `None` if it tells another.
+    pub(crate) const fn of(kind: EventType) -> Option<Self> {
+        match kind {
+            EventType::JobSuspended => Some(Self::Suspended),
+            EventType::JobResumed => Some(Self::Resumed),
+            EventType::JobResized => Some(Self::Resized),
+            _ => None,
+        }
+    }
+
     /// Name in the database.
     pub(crate) const fn as_str(self) -> &'static str {
         match self {
@@ -211,12 +221,9 @@ fn job_change(kind: EventType, job: &Job, is_inferred: bool) -> JobChange {
         EventType::JobStarted => JobChange::Start,
         // A job that was running when capture started is estimated from then on. Its start is in the record.
         EventType::JobBaseline if Class::of_state(&job.state) == Class::Open => JobChange::Start,
-        EventType::JobSuspended => JobChange::Changed(Change::Suspended),
-        EventType::JobResumed => JobChange::Changed(Change::Resumed),
-        EventType::JobResized => JobChange::Changed(Change::Resized),
         EventType::JobCompleted => JobChange::End(Class::Completed),
         end if end.is_end() => JobChange::End(Class::NotCompleted),
-        _ => JobChange::Nothing,
+        other => Change::of(other).map_or(JobChange::Nothing, JobChange::Changed),
     }
 }
 

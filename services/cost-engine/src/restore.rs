@@ -270,13 +270,12 @@ async fn job(transaction: &mut Transaction, event: &Event, run: &str) -> Result<
     let (Ok(kind), Some(job)) = (event.kind(), event.job()) else {
         return Ok(());
     };
-    let change = match kind {
-        EventType::JobSuspended => Change::Suspended,
-        EventType::JobResumed => Change::Resumed,
-        EventType::JobResized => Change::Resized,
+    if kind.is_end() {
         // Also an end without a cost: the run is not open.
-        end if end.is_end() => return transaction.close_run(&event.cluster, run).await,
-        _ => return Ok(()),
+        return transaction.close_run(&event.cluster, run).await;
+    }
+    let Some(change) = Change::of(kind) else {
+        return Ok(());
     };
     let at = seconds(event.occurred_at.as_ref()).unwrap_or_default();
     let job = (change == Change::Resized).then_some(job);

@@ -78,10 +78,14 @@ async fn sums_of_runs(
     show::answer(global, &answer, |answer| spent(answer, args.by))
 }
 
+fn no_price() -> String {
+    "no price".to_owned()
+}
+
 /// An amount, or that there is no price.
 fn amount(value: &Value, currency: &str) -> String {
     if value.is_null() {
-        return "no price".to_owned();
+        return no_price();
     }
     value
         .as_str()
@@ -107,35 +111,21 @@ fn spent(answer: &Value, by: cli::CostBy) -> String {
     // Few reports have adjustments, so they have no column.
     let mut adjustments: BTreeMap<String, i128> = BTreeMap::new();
     let mut unpriced = 0;
-    for row in answer["rows"].as_array().into_iter().flatten() {
-        let currency = show::value(&row["currency"]);
-        let adjusted = row["adjustments_micros"].as_str();
-        let adjusted = adjusted.and_then(|micros| micros.parse::<i128>().ok());
-        if let Some(micros) = adjusted.filter(|micros| *micros != 0) {
-            *adjustments.entry(currency.clone()).or_default() += micros;
+    for row in report::rows(answer) {
+        if row.adjustments != 0 {
+            *adjustments.entry(row.currency.clone()).or_default() += row.adjustments;
         }
-        unpriced += unpriced_runs(row);
-        // Of runs that all have no price nothing is said to be 0. Older services say 0 without a currency.
-        let is_priced = !row["total_micros"].is_null() && !currency.is_empty();
-        let money = |key: &str| match is_priced {
-            true => amount(&row[key], &currency),
-            false => amount(&Value::Null, &currency),
+        unpriced += row.unpriced_runs;
+        let money = |micros: Option<i128>| {
+            micros.map_or_else(no_price, |micros| show::micros(micros, &row.currency))
         };
-        let key = [
-            show::value(&row["name"]),
-            show::value(&row["key"]),
-            "(none)".to_owned(),
-        ]
-        .into_iter()
-        .find(|key| !key.is_empty())
-        .unwrap_or_default();
         rows.push(vec![
-            key,
-            show::value(&row["runs"]),
-            money("completed_micros"),
-            money("not_completed_micros"),
-            money("open_micros"),
-            money("total_micros"),
+            row.label().to_owned(),
+            row.runs.to_string(),
+            money(row.completed),
+            money(row.not_completed),
+            money(row.in_flight),
+            money(row.total),
         ]);
     }
     if rows.len() == 1 {

@@ -88,7 +88,7 @@ fn section(page: &mut String, title: &ReportTitle<'_>, currency: &str, rows: &[R
         put!(
             page,
             "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>\n",
-            escaped(label(row)),
+            escaped(row.label()),
             row.runs,
             cell(row.completed),
             cell(row.completed.map(|_| row.unused)),
@@ -129,7 +129,7 @@ fn bars(page: &mut String, title: &ReportTitle<'_>, rows: &[&Row]) {
             page,
             "<text x=\"0\" y=\"{}\">{}: {}</text>\n",
             y - 5,
-            escaped(label(row)),
+            escaped(row.label()),
             cell(row.total)
         );
         let parts = [
@@ -210,14 +210,6 @@ fn by_day(page: &mut String, days: &[Row]) {
 /// An amount, or that there is no price.
 fn cell(amount: Option<i128>) -> String {
     amount.map_or_else(|| "no price".to_owned(), decimal)
-}
-
-fn label(row: &Row) -> &str {
-    or(&row.name, or(&row.key, "(none)"))
-}
-
-fn or<'a>(text: &'a str, other: &'a str) -> &'a str {
-    if text.is_empty() { other } else { text }
 }
 
 fn escaped(text: &str) -> String {

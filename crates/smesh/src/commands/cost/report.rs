@@ -73,6 +73,13 @@ impl Row {
             total: cost(total),
         }
     }
+
+    /// Its name for people: that of a person, else the key.
+    pub fn label(&self) -> &str {
+        let texts = [self.name.as_str(), self.key.as_str()];
+        let label = texts.into_iter().find(|text| !text.is_empty());
+        label.unwrap_or("(none)")
+    }
 }
 
 pub fn rows(answer: &Value) -> Vec<Row> {

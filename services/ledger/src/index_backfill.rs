@@ -19,7 +19,6 @@ use tokio_util::sync::CancellationToken;
 use crate::adapters::{BackfillProgress, Store};
 use crate::error::Error;
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
-const RETRY_AFTER_SECONDS: u64 = 5;
 #[derive(Clone)]
 pub(crate) struct IndexBackfill {
     store: Store,
@@ -104,5 +103,5 @@ async fn refuse(State(done): State<Arc<AtomicBool>>, request: Request, next: Nex
         return next.run(request).await;
     }
     let detail = "the ledger is not open yet: see /readyz";
-    Problem::unavailable(detail, RETRY_AFTER_SECONDS).into_response()
+    Problem::unavailable(detail).into_response()
 }

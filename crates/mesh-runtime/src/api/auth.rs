@@ -129,7 +129,7 @@ async fn authenticate_token(auth: &AuthState, token: &str) -> Result<Caller, Pro
         }
         Err(Refusal::Unavailable) => {
             metrics::caller("oidc", "unavailable");
-            Err(Problem::unavailable(
+            Err(Problem::unavailable_for(
                 "the token cannot be checked: the keys of its issuer are unavailable",
                 10,
             ))
@@ -141,7 +141,7 @@ async fn unix(auth: &AuthState, uid: u32) -> Result<Caller, Problem> {
     let Ok(name) = auth.names.get(uid).await else {
         metrics::caller("unix", "unavailable");
         let within = FOR_A_NAME.as_secs();
-        return Err(Problem::unavailable(
+        return Err(Problem::unavailable_for(
             format!("the system's user database did not answer within {within} s"),
             10,
         ));
@@ -175,7 +175,7 @@ fn asked(request: &Request) -> String {
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    use super::super::coordinators::Coordinators;
+    use super::super::coordinators_bucket::Coordinators;
     use super::*;
     use crate::{ConfigFile, UserNames};
 

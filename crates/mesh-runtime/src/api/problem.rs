@@ -11,7 +11,7 @@ pub(super) const BROKEN: &str = "internal error; see the log of the service";
 /// Text while a database is away.
 pub(super) const AWAY: &str =
     "the database of this service does not answer: see /readyz; retry in a moment";
-/// When to ask again after an answer that the database is away, in seconds.
+/// When to retry if nothing better is known, in seconds.
 const RETRY_AFTER_SECONDS: u64 = 5;
 
 /// Error response: problem details (RFC 9457).
@@ -39,8 +39,13 @@ impl Problem {
         }
     }
 
-    /// 503: a dependency is unavailable; the caller may retry after this many seconds.
-    pub fn unavailable(detail: impl Into<String>, retry_after: u64) -> Self {
+    /// 503: a dependency is unavailable; the caller may retry in a moment.
+    pub fn unavailable(detail: impl Into<String>) -> Self {
+        Self::unavailable_for(detail, RETRY_AFTER_SECONDS)
+    }
+
+    /// As [`Self::unavailable`]; the caller may retry after this many seconds.
+    pub fn unavailable_for(detail: impl Into<String>, retry_after: u64) -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, detail)
             .with(header::RETRY_AFTER, retry_after.into())
     }
@@ -85,12 +90,12 @@ impl Problem {
             return Self::internal(error);
         }
         log_unavailable(error);
-        Self::unavailable(AWAY, RETRY_AFTER_SECONDS)
+        Self::unavailable(AWAY)
     }
 }
 
-/// Logs an error that may pass by itself.
-pub(super) fn log_unavailable(error: &(dyn std::error::Error + 'static)) {
+/// Logs for the operator why a request failed, if that may pass by itself.
+pub fn log_unavailable(error: &(dyn std::error::Error + 'static)) {
     tracing::warn!(error = crate::error_chain(error), "request failed");
 }
 

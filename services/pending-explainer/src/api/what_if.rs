@@ -183,7 +183,7 @@ async fn answer(
     }
     let snapshot = explainer.snapshot(&cluster);
     let (Some(basis), Some(evidence)) = (snapshot.basis.clone(), snapshot.evidence.clone()) else {
-        return Err(Problem::unavailable(
+        return Err(Problem::unavailable_for(
             "no start has been estimated on this cluster yet",
             60,
         ));

@@ -318,7 +318,7 @@ fn problem(error: ApiError) -> Problem {
         ApiError::Conflict(_) => Problem::new(StatusCode::CONFLICT, text),
         ApiError::Invalid(_) => Problem::new(StatusCode::UNPROCESSABLE_ENTITY, text),
         ApiError::TooMany { after, .. } => Problem::too_many(text, *after),
-        ApiError::Unprepared(_) => Problem::unavailable(text, 3600),
+        ApiError::Unprepared(_) => Problem::unavailable_for(text, 3600),
         ApiError::Internal(error) => Problem::of_failure(error, error.is_unavailable()),
     }
 }

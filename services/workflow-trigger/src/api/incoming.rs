@@ -28,9 +28,7 @@ use crate::metrics;
 pub(super) const MAX_BODY_BYTES: usize = 256 * 1024;
 /// Largest data of an event that is published: as much as an object of a store or a result of a step needs, not the object.
 const MAX_DATA_BYTES: usize = 64 * 1024;
-/// Seconds after which a sender may try again.
-const RETRY_AFTER: u64 = 5;
-/// As [`RETRY_AFTER`], if events have to expire first.
+/// Seconds after which a sender may try again if events have to expire first.
 const RETRY_AFTER_EXPIRY: u64 = 3_600;
 
 /// An event that a person or a job publishes.
@@ -93,7 +91,7 @@ pub(super) async fn receive(
     let secrets = secrets.map_err(|error| Problem::internal(&error))?;
     let secrets = secrets.map_err(|error| {
         tracing::warn!(source = name, %error, "secret of source not readable, requests refused");
-        Problem::unavailable("requests cannot be checked now", RETRY_AFTER)
+        Problem::unavailable("requests cannot be checked now")
     })?;
     let events = api.events(source, signature, &secrets, &headers, &body)?;
     let (sender, need) = (Sender::Source(&name), Need::of(&events));
@@ -259,7 +257,7 @@ fn unavailable(error: &Error) -> Problem {
     let error = mesh_runtime::error_chain(error);
     tracing::warn!(error, "event from outside not stored, refused");
     metrics::incoming("unavailable");
-    Problem::unavailable("the bus does not store events now", RETRY_AFTER)
+    Problem::unavailable("the bus does not store events now")
 }
 
 /// A header that is there once. Of several, which one was signed is unclear.

@@ -69,7 +69,6 @@ async fn audit(State(reads): State<ReadAuditPublisher>, request: Request, next: 
             }
             return Problem::unavailable(
                 "data of other users is returned only if the read is audited, and NATS does not store audit entries now; filter for your own data, or retry later",
-                5,
             )
             .into_response();
         }

@@ -10,7 +10,7 @@ use mesh_events::proto::mesh::ledger::v1::{
     ListReplaysRequest, ListReplaysResponse, Replay, StartReplayRequest, StartReplayResponse,
 };
 use mesh_events::timestamp;
-use mesh_runtime::api::grpc::caller;
+use mesh_runtime::api::{grpc::caller, log_unavailable};
 use tonic::{Request, Response, Status};
 
 use super::{ReplayError, Replays, subject_of};
@@ -118,7 +118,7 @@ fn status(error: ReplayError) -> Status {
         ReplayError::Conflict(_) => Status::failed_precondition(text),
         ReplayError::Store(error) => unavailable::status(error),
         ReplayError::Bus(_) => {
-            unavailable::log(&error);
+            log_unavailable(&error);
             Status::unavailable(text)
         }
     }

@@ -10,7 +10,7 @@ use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
 use axum::{Json, Router};
 use chrono::{DateTime, SecondsFormat};
-use mesh_runtime::api::{Caller, Problem};
+use mesh_runtime::api::{Caller, Problem, log_unavailable};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -216,8 +216,8 @@ fn problem(error: ReplayError) -> Problem {
         ReplayError::Conflict(_) => Problem::new(StatusCode::CONFLICT, text),
         ReplayError::Store(error) => unavailable::problem(error),
         ReplayError::Bus(_) => {
-            unavailable::log(&error);
-            Problem::unavailable(text, unavailable::RETRY_AFTER_SECONDS)
+            log_unavailable(&error);
+            Problem::unavailable(text)
         }
     }
 }

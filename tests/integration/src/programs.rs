@@ -93,7 +93,7 @@ fn build_folder() -> Result<PathBuf, Error> {
 }
 
 /// Builds programs, each with the name of its package, unless all exist and are newer than their sources. Programs built by `cargo
-/// test` are reused: a build of single packages selects other features of their dependencies.
+/// test` are reused.
 fn build_unless_current(folder: &Path, packages: &[&str]) -> Result<(), Error> {
     let newest = SOURCES
         .iter()
@@ -122,11 +122,12 @@ fn build(folder: &Path, packages: &[&str]) -> Result<(), Error> {
             command.env_remove(&name);
         }
     }
-    for package in packages {
-        command.args(["--package", package]);
-    }
     if folder.ends_with("release") {
         command.arg("--release");
+        command.args(packages.iter().flat_map(|package| ["--package", package]));
+    } else {
+        // As everything else is built: single packages would select other features of their dependencies, and all be built again.
+        command.arg("--workspace");
     }
     let output = command.output().map_err(Error::io("run", "cargo"))?;
     if output.status.success() {

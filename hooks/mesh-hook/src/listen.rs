@@ -23,7 +23,10 @@ use std::time::{Duration, Instant, SystemTime};
 use mesh_events::proto::mesh::hook::v1::Doorbell;
 use prost::Message as _;
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketAddrUnix,
+    SocketFlags, SocketType, recvmsg,
+};
 
 use crate::args::Options;
 use crate::config::Config;
@@ -107,12 +110,20 @@ fn bind(path: &Path) -> io::Result<UnixDatagram> {
     if fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket()) {
         fs::remove_file(path)?;
     }
-    let before = rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o177));
-    let socket = UnixDatagram::bind(path);
-    rustix::process::umask(before);
-    let socket = socket?;
+    let socket = rustix::net::socket_with(
+        AddressFamily::UNIX,
+        SocketType::DGRAM,
+        SocketFlags::CLOEXEC,
+        None,
+    )?;
+    // Before it has a name: a report that comes earlier would not say who wrote it, and would be refused.
     rustix::net::sockopt::set_socket_passcred(&socket, true)?;
-    Ok(socket)
+    let address = SocketAddrUnix::new(path)?;
+    let before = rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o177));
+    let bound = rustix::net::bind(&socket, &address);
+    rustix::process::umask(before);
+    bound?;
+    Ok(socket.into())
 }
 
 /// Takes reports as fast as they come: the kernel holds few of them (`net.unix.max_dgram_qlen`).

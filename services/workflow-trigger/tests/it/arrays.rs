@@ -366,9 +366,11 @@ async fn failed_tasks_run_again_once_however_often_the_service_is_killed() {
     let points = POINTS.into_iter().map(Some);
     let all = points.chain((0..RANDOM_ARRAYS).map(|_| None)).enumerate();
     let mut kills = 0;
+    let mut submitted = Vec::new();
     for (number, point) in all {
         let results = cluster.results.join(format!("array-killed-{number}"));
         let array = submit(cluster, &results, 9).await;
+        submitted.push(array.to_string());
         let jobs = jobs(cluster, array).await;
         for task in FAILING {
             wait_failed(cluster, jobs[&task]).await;
@@ -407,8 +409,13 @@ async fn failed_tasks_run_again_once_however_often_the_service_is_killed() {
     .await;
     assert_eq!(runs.len(), arrays, "{runs:?}");
     assert!(runs.iter().all(|run| run["tasks"] == "1,3,5"), "{runs:?}");
+    // Other tests hold jobs on this cluster, too.
+    let of_arrays = submitted.join(",");
     let queue = cluster
-        .run("root", &["squeue", "-h", "-u", "alice", "-o", "%A %T %r"])
+        .run(
+            "root",
+            &["squeue", "-h", "-j", &of_arrays, "-o", "%i %T %r"],
+        )
         .await;
     assert!(!queue.contains("Held"), "{queue}");
     for number in 0..arrays {

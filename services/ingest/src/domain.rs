@@ -30,7 +30,7 @@ pub use confirm::{Confirmation, KindSource, RECORD_DELAY, confirm, contradict, w
 pub use derive::{Continuation, Fact, FactId};
 pub use evidence::{Evidence, EvidenceError};
 pub use lookup::{EndLookup, LookupAnswers, LookupLimits, Resolution, StoredLookup, settle};
-pub use observation::{Canceller, EntityKind, Observation, Owner, Record, mark_returned};
+pub use observation::{Canceller, EntityKind, Observation, Owner, Record, Returned, mark_returned};
 pub use observe::{Decision, LookupTarget, ObservationContext, is_within_another, observe};
 pub use published::restore;
 pub use rebuild::rebuild;

@@ -22,6 +22,9 @@ use super::published::Published;
 use super::sacct::Row;
 use super::verdict::Verdict;
 
+/// Seconds after an end within which a killed slurmctld may not have saved it.
+const UNSAVED_SECONDS: i64 = 10;
+
 /// Types of which every soak must compare at least one fact.
 pub(super) const TYPES: [&str; 29] = [
     "job.submitted",
@@ -96,7 +99,7 @@ pub(super) fn judge(
     let mut facts = by_run(published, &mut verdict);
     ended_before_requeue(&mut rows, log, &mut verdict);
     ended_twice(&mut rows, log, &facts, &mut verdict);
-    contradicted(published, &mut verdict);
+    contradicted(published, log, &mut verdict);
     ended_before_it_started(published, &mut verdict);
     let submits = arrays::submit_times(&rows);
     let mut lives: BTreeMap<(u32, Option<u32>), Vec<&Row>> = BTreeMap::new();
@@ -286,12 +289,25 @@ fn ended_before_it_started(published: &Published, verdict: &mut Verdict) {
     }
 }
 
-/// All doorbells of a soak are genuine, so none may be reported as contradicted.
-fn contradicted(published: &Published, verdict: &mut Verdict) {
+/// All doorbells of a soak are genuine, so none may be reported as contradicted. Unless slurmctld was killed right after the end, before it
+/// saved its state: then it ran the job on, and ended it again.
+fn contradicted(published: &Published, log: &Log, verdict: &mut Verdict) {
+    let is_lost = |line: &&String| {
+        let mut fields = line.split_whitespace();
+        let end = fields.find_map(|field| field.strip_prefix("end=")?.parse().ok());
+        end.is_some_and(|end| {
+            log.was_broken(
+                |what| what == FaultKind::Slurmctld,
+                end,
+                end + UNSAVED_SECONDS,
+            )
+        })
+    };
     let lines = published.contradicted_hooks.iter();
+    let refused = lines.filter(|line| !is_lost(line));
     verdict
         .wrong
-        .extend(lines.map(|line| format!("evidence of a genuine hook was refused: {line}")));
+        .extend(refused.map(|line| format!("evidence of a genuine hook was refused: {line}")));
 }
 
 fn witnessed((job, task, submit): Run, witness: &Witness) -> Row {

@@ -35,7 +35,7 @@ impl Published {
 
     async fn read_logs(&mut self, testbed: &Testbed) {
         const DISBELIEVED: [&str; 2] = [
-            "job end reported by hook contradicts controller record",
+            "slurmctld's record does not show the job end that a hook reported",
             "job end reported by hook is of an unknown run",
         ];
         self.contradicted_hooks.clear();

@@ -56,11 +56,14 @@ impl Collector {
         cause: &Cause,
         mut readings: Vec<TracedObservation>,
     ) -> Result<FollowUpLookups, Error> {
-        let observations = readings.iter_mut();
-        domain::mark_returned(observations.map(|reading| &mut reading.observation));
         let observations = readings.iter().map(|reading| &reading.observation);
         self.look_up_cancellers(observations).await;
         let mut core = self.core.lock().await;
+        let observations = readings.iter_mut().map(|reading| &mut reading.observation);
+        domain::mark_returned(observations, |leader| {
+            let latest = core.run_store.runs_of(leader).next_back();
+            latest.and_then(|(run, tracked)| (!tracked.over()).then_some(run.submit_time))
+        });
         let now = Utc::now();
         let mut follow_ups = FollowUpLookups::default();
         let mut batch = EventBatch::default();

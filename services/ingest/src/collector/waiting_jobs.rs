@@ -17,7 +17,7 @@ use super::unpublished_runs::{StoredRun, UnpublishedRuns};
 use super::{Collector, Core, TracedObservation};
 use crate::adapters::store::Store;
 use crate::config::Config;
-use crate::domain::{EntityKind, Observation, Owner, Record, RunState, StoredLookup};
+use crate::domain::{EntityKind, Observation, Owner, Record, Returned, RunState, StoredLookup};
 use crate::envelope::Cause;
 
 /// What waits for the end of an earlier run, by Slurm's job id.
@@ -86,6 +86,8 @@ struct StoredObservation {
     restarts: Option<u32>,
     #[serde(rename = "rt", default, skip_serializing_if = "std::ops::Not::not")]
     returned: bool,
+    #[serde(rename = "rp", default, skip_serializing_if = "std::ops::Not::not")]
+    possibly_returned: bool,
     #[serde(rename = "h", default)]
     held: bool,
     #[serde(rename = "c")]
@@ -125,7 +127,8 @@ impl StoredObservation {
             suspend_time: observation.suspend_time,
             pre_suspend: observation.pre_suspend,
             restarts: observation.restarts,
-            returned: observation.returned,
+            returned: observation.returned == Returned::Yes,
+            possibly_returned: observation.returned == Returned::Possibly,
             held: observation.held,
             class: observation.class,
             owner: observation.owner.clone(),
@@ -168,7 +171,11 @@ impl StoredObservation {
             resizes: Vec::new(),
             parts: Vec::new(),
             restarts: self.restarts,
-            returned: self.returned,
+            returned: match (self.returned, self.possibly_returned) {
+                (true, _) => Returned::Yes,
+                (false, true) => Returned::Possibly,
+                (false, false) => Returned::No,
+            },
             held: self.held,
             class: self.class,
             cancelled_by: None,

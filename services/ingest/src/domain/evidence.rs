@@ -7,7 +7,7 @@ use mesh_events::proto::mesh::job::v1::{ArrayInfo, HetInfo, Job};
 use slurm_client::{CompletionRecord, ReadEvidenceError};
 use slurm_types::{JobBaseState, JobFlag, JobId, ReasonClass, TimeLimit, UnixTime};
 
-use super::observation::{EntityKind, Observation, Owner, Record};
+use super::observation::{EntityKind, Observation, Owner, Record, Returned};
 use super::payload;
 
 /// Decoded content of a doorbell.
@@ -183,7 +183,7 @@ fn ended_run(cluster: &str, raw_id: u32, record: &CompletionRecord) -> Option<Ob
         resizes: Vec::new(),
         parts: Vec::new(),
         restarts: None,
-        returned: false,
+        returned: Returned::No,
         held: false,
         class: ReasonClass::NotEvaluated,
         cancelled_by: None,

@@ -161,7 +161,7 @@ pub struct Observation {
     /// Restart count, if the source has it.
     pub restarts: Option<u32>,
     /// Whether it is a component of a heterogeneous job that has run before, see [`mark_returned`].
-    pub returned: bool,
+    pub returned: Returned,
     /// Whether it has priority 0 while pending.
     pub held: bool,
     /// Class of the pending reason.
@@ -174,20 +174,59 @@ pub struct Observation {
     pub job: Job,
 }
 
-/// Marks components of heterogeneous jobs that got nodes and had to return them, since another component could not start. Such a one has a
-/// later submit time than the others, and slurmctld counts no restart for it (seen on 22.05, 24.11 and 26.05).
-pub fn mark_returned<'a>(observations: impl Iterator<Item = &'a mut Observation>) {
+/// Whether a component of a heterogeneous job got nodes before and had to return them, since another component could not start. slurmctld
+/// counts no restart for it, but gives it a new submit time (seen on 22.05, 24.11 and 26.05).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Returned {
+    /// No component was submitted earlier.
+    #[default]
+    No,
+    /// Another component was submitted a moment earlier, or is not known.
+    Possibly,
+    /// Another component was submitted so much earlier that they were not submitted together.
+    Yes,
+}
+
+impl Returned {
+    /// Compares the submit time of a component with the earliest known one of its heterogeneous job.
+    fn of(submit_time: i64, earliest: Option<i64>) -> Self {
+        match earliest.map(|earliest| submit_time - earliest) {
+            None => Self::Possibly,
+            Some(later) if later > MAX_SUBMIT_SPREAD => Self::Yes,
+            Some(later) if later > 0 => Self::Possibly,
+            Some(_) => Self::No,
+        }
+    }
+}
+
+/// Marks components of heterogeneous jobs that may have returned their nodes. A read by id may show a component without the others;
+/// `submitted` has the submit time of a leader that is known from before.
+pub fn mark_returned<'a>(
+    observations: impl Iterator<Item = &'a mut Observation>,
+    submitted: impl Fn(&RunKey) -> Option<i64>,
+) {
     let mut components: BTreeMap<u32, Vec<&mut Observation>> = BTreeMap::new();
     for observation in observations.filter(|one| one.record == Record::Controller) {
         if let Some(het) = &observation.job.het {
             components.entry(het.job_id).or_default().push(observation);
         }
     }
-    for components in components.into_values() {
-        let submitted = components.iter().map(|one| one.run.submit_time).min();
+    for (leader, components) in components {
+        let is_leader = |one: &&mut Observation| one.run.job_id == leader;
+        // A read of the leader has every component.
+        let mut earliest = match components.iter().any(is_leader) {
+            true => components.iter().map(|one| one.run.submit_time).min(),
+            false => None,
+        };
+        if let Some(component) = components.first() {
+            let known = submitted(&RunKey {
+                job_id: leader,
+                ..component.run.clone()
+            });
+            earliest = earliest.into_iter().chain(known).min();
+        }
         for component in components {
-            let later = submitted.map(|first| component.run.submit_time - first);
-            component.returned = later > Some(MAX_SUBMIT_SPREAD);
+            component.returned = Returned::of(component.run.submit_time, earliest);
         }
     }
 }
@@ -240,7 +279,7 @@ impl Observation {
                 .collect(),
             parts: Vec::new(),
             restarts: Some(record.restarts),
-            returned: false,
+            returned: Returned::No,
             // A suspended job has priority 0, too (seen on 22.05), so this counts only while pending.
             held: pending && record.priority == Some(0),
             class: reason.class(),
@@ -298,7 +337,7 @@ impl Observation {
             resizes: Vec::new(),
             parts: Vec::new(),
             restarts: None,
-            returned: false,
+            returned: Returned::No,
             held: false,
             class: Reason::lookup(&row.reason).class(),
             cancelled_by: Canceller::of(row),
@@ -324,7 +363,12 @@ impl Observation {
 
     /// Whether the job certainly ran before this run.
     pub fn has_run_before(&self) -> bool {
-        self.returned || self.restarts.is_some_and(|restarts| restarts > 0)
+        self.returned == Returned::Yes || self.restarts.is_some_and(|restarts| restarts > 0)
+    }
+
+    /// Whether the job may have run before this run.
+    pub fn may_have_run_before(&self) -> bool {
+        self.returned == Returned::Possibly || self.has_run_before()
     }
 
     /// Whether it waits in the queue: it is pending, and no earlier run is being cleaned up.
@@ -476,15 +520,26 @@ mod tests {
             };
             Observation::from_controller("c", &record).unwrap()
         };
+        use Returned::{No, Possibly, Yes};
         let mut observations = [
-            component(10, Some(10), 107),
-            component(11, Some(10), 100),
-            component(12, Some(10), 101),
-            component(13, None, 200),
-            component(20, Some(20), 200),
+            (component(10, Some(10), 107), Yes),
+            (component(11, Some(10), 100), No),
+            (component(12, Some(10), 101), Possibly),
+            (component(13, None, 200), No),
+            (component(20, Some(20), 200), No),
+            // Read without their leaders, of which two are known from before.
+            (component(31, Some(30), 300), No),
+            (component(41, Some(40), 401), Possibly),
+            (component(51, Some(50), 500), Possibly),
         ];
-        mark_returned(observations.iter_mut());
-        let returned = observations.map(|observation| observation.has_run_before());
-        assert_eq!(returned, [true, false, false, false, false]);
+        let submitted = |leader: &RunKey| match leader.job_id {
+            30 => Some(300),
+            40 => Some(400),
+            _ => None,
+        };
+        mark_returned(observations.iter_mut().map(|(one, _)| one), submitted);
+        for (observation, expected) in observations {
+            assert_eq!(observation.returned, expected, "{}", observation.raw_id);
+        }
     }
 }

@@ -194,7 +194,7 @@ fn continued_run(
     let is_earlier = |(other, tracked): &(RunKey, &RunState)| other < run && !tracked.hook_only;
     let earlier = run_store.runs_of(run).rev().find(is_earlier);
     let Some((earlier, tracked)) = earlier else {
-        let missed = observation.has_run_before() && !context.first_start && !context.given_up;
+        let missed = observation.may_have_run_before() && !context.first_start && !context.given_up;
         // Earlier runs were never seen; accounting lists them.
         return (!missed || observation.record != Record::Controller).then_some(None);
     };

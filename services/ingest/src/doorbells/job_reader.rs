@@ -230,7 +230,7 @@ impl<S: JobQueries> JobReader<S> {
                     state = end.job.state,
                     start = end.start,
                     end = end.end,
-                    "job end reported by hook contradicts controller record, ignored"
+                    "slurmctld's record does not show the job end that a hook reported, so it is not published: slurmctld lost it in a restart, or the report is not genuine"
                 );
             }
             readings.extend(merged.readings);

@@ -6,7 +6,7 @@ use mesh_events::proto::mesh::job::v1::{Job, JobEvent};
 use mesh_events::timestamp;
 
 use super::*;
-use crate::log::Pause;
+use crate::log::{Broken, Pause};
 use mesh_events::Event;
 
 fn row(line: &str) -> Row {
@@ -23,6 +23,22 @@ fn a_job_that_accounting_does_not_end_is_open() {
     let verdict = judge(&[runs, waits], &log, &published, Source::Commands, false);
     assert_eq!(verdict.open.len(), 3, "{:?}", verdict.open);
     assert!(verdict.open.contains(&"job 9 has no row".to_owned()));
+}
+
+#[test]
+fn a_genuine_hook_is_contradicted_only_by_a_controller_that_was_killed_after_the_end() {
+    let mut log = Log::new();
+    log.broken.push(Broken {
+        what: FaultKind::Slurmctld,
+        from: 125,
+        until: 130,
+    });
+    let line = |end: i64| format!("WARN ingest: not shown job.id=7 end={end} start=100");
+    let mut published = Published::default();
+    published.contradicted_hooks.extend([120, 200].map(line));
+    let verdict = judge(&[], &log, &published, Source::Commands, false);
+    assert_eq!(verdict.wrong.len(), 1, "{:?}", verdict.wrong);
+    assert!(verdict.wrong[0].contains("end=200"), "{:?}", verdict.wrong);
 }
 
 #[test]

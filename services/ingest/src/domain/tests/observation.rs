@@ -7,7 +7,7 @@ use slurm_client::{
 use slurm_types::{JobId, JobState, TaskSet, UnixTime};
 
 use super::super::{
-    Evidence, Fact, FactId, Observation, ObservationContext, RunStore, fold, usages,
+    Evidence, Fact, FactId, Observation, ObservationContext, Returned, RunStore, fold, usages,
 };
 use mesh_events::proto::mesh::hook::v1::Doorbell;
 
@@ -80,7 +80,11 @@ pub fn step(text: &str, poll: u64) -> Step {
         "sacct" => accounted(body),
         "jobcomp" => vec![*Evidence::read("c", &doorbell(&all)).unwrap().end.unwrap()],
         "controller" | "bell" => {
-            vec![Observation::from_controller("c", &controller(&all)).unwrap()]
+            let mut observation = Observation::from_controller("c", &controller(&all)).unwrap();
+            if all.has("later-component") {
+                observation.returned = Returned::Possibly;
+            }
+            vec![observation]
         }
         other => panic!("unknown source {other}"),
     };

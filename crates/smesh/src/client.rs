@@ -1,36 +1,30 @@
 //! Client of the API over a Unix socket (the caller is identified by uid) or TCP (with a token).
+//!
+//! [`Client`] checks the ledger before its first answer, [`UnguardedClient`] does not.
 
 mod address;
+mod event_stream;
+mod unguarded;
 
-use std::collections::BTreeMap;
-use std::path::Path;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
 
-use bytes::Bytes;
-use futures_util::Stream;
-use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, RETRY_AFTER};
-use reqwest::{Certificate, Method, Response, redirect};
-use secrecy::ExposeSecret as _;
+use reqwest::Method;
 use serde_json::Value;
 use tokio::sync::OnceCell;
 
+use self::unguarded::ENTRY_STREAM;
 use crate::error::Error;
 use crate::known_ledgers;
 
 pub use address::ApiAddress;
-
-/// Time to connect. Answers may take longer: an export, or a stream.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
+pub use unguarded::{Download, Entries, Query, Readiness, UnguardedClient};
 
 /// Client of the API. Before its first answer of the ledger it checks that the ledger continues what it showed before ([`known_ledgers::guard`]).
 #[derive(Clone, Debug)]
 pub struct Client {
-    address: ApiAddress,
-    http: reqwest::Client,
-    /// Set once the ledger was checked. `None` if it is not to be.
-    checked: Option<Arc<OnceCell<()>>>,
+    unguarded: UnguardedClient,
+    /// Set once the ledger was checked.
+    checked: Arc<OnceCell<()>>,
 }
 
 /// Paths of the ledger's API: events and what is computed of them, proofs, replays.
@@ -56,91 +50,31 @@ fn reads_ledger(method: &Method, path: &str) -> bool {
     }
 }
 
-/// Query parameters: names and values, encoded when the request is sent.
-pub type Query = Vec<(&'static str, String)>;
-
-/// Readiness of the services, by name.
-#[derive(Clone, Debug)]
-pub struct Readiness {
-    /// Conditions that keep services from being ready. Empty if all are ready.
-    pub problems: BTreeMap<String, String>,
-    /// Notes for the operator.
-    pub notes: BTreeMap<String, String>,
-    /// Version of the services, for those who may see details.
-    pub version: Option<String>,
-}
-
-/// A document received in parts.
-#[derive(Debug)]
-pub struct Download {
-    client: Client,
-    response: Response,
-}
-
-impl Download {
-    /// Receives the next part. `None` at the proper end.
-    ///
-    /// # Errors
-    /// If the connection ends early.
-    pub async fn next(&mut self) -> Result<Option<Bytes>, Error> {
-        let part = self.response.chunk().await;
-        part.map_err(|error| self.client.unreachable(&error))
-    }
-}
-
-/// Stream of ledger entries as they are appended.
-pub type Entries = Pin<Box<dyn Stream<Item = Result<Value, Error>> + Send>>;
-
 impl Client {
     /// Creates a client for an address. Connects with the first request.
     ///
     /// # Errors
     /// If the file of certificate authorities cannot be read.
     pub fn new(address: ApiAddress) -> Result<Self, Error> {
-        mesh_runtime::install_crypto_provider();
-        // Neither a proxy nor a redirection gets the token.
-        let builder = reqwest::Client::builder()
-            .no_proxy()
-            .redirect(redirect::Policy::none())
-            .connect_timeout(CONNECT_TIMEOUT);
-        let builder = match &address {
-            ApiAddress::Unix(socket) => builder.unix_socket(socket.as_path()),
-            ApiAddress::Tcp {
-                ca_file: Some(file),
-                ..
-            } => builder.tls_certs_merge(certificates(file)?),
-            ApiAddress::Tcp { .. } => builder,
-        };
-        let http = builder
-            .build()
-            .map_err(|error| Error::Usage(mesh_runtime::error_chain(&error)))?;
         Ok(Self {
-            address,
-            http,
-            checked: Some(Arc::default()),
+            unguarded: UnguardedClient::new(address)?,
+            checked: Arc::default(),
         })
     }
 
-    /// The same client, which takes any answer of the ledger: to check it, to accept it, or to report on it.
+    /// The same client, which takes any answer of the ledger.
     #[must_use]
-    pub fn unguarded(&self) -> Self {
-        Self {
-            checked: None,
-            ..self.clone()
-        }
-    }
-
-    /// Address of the API.
-    pub const fn address(&self) -> &ApiAddress {
-        &self.address
+    pub fn unguarded(&self) -> UnguardedClient {
+        self.unguarded.clone()
     }
 
     /// Gets a JSON document.
     ///
     /// # Errors
-    /// If the API is unreachable, refuses, or its answer is not JSON.
+    /// As [`UnguardedClient::get`], or if the ledger contradicts what it showed before.
     pub async fn get(&self, path: &str, query: &Query) -> Result<Value, Error> {
-        self.ask(Method::GET, path, query).await
+        self.check_ledger(&Method::GET, path).await?;
+        self.unguarded.get(path, query).await
     }
 
     /// Sends a POST without a body.
@@ -148,7 +82,8 @@ impl Client {
     /// # Errors
     /// As [`Client::get`].
     pub async fn post(&self, path: &str) -> Result<Value, Error> {
-        self.ask(Method::POST, path, &Query::new()).await
+        self.check_ledger(&Method::POST, path).await?;
+        self.unguarded.post(path).await
     }
 
     /// Sends an optional JSON document with additional headers.
@@ -162,57 +97,8 @@ impl Client {
         body: Option<&Value>,
         headers: &[(&'static str, String)],
     ) -> Result<Value, Error> {
-        let body = body.map(ToString::to_string).unwrap_or_default();
-        let none = Query::new();
-        let response = self.send_with(method, path, &none, body, headers).await?;
-        self.document(response).await
-    }
-
-    /// Gets the readiness of the services.
-    ///
-    /// # Errors
-    /// If the API is unreachable or its answer has another form.
-    pub async fn readiness(&self) -> Result<Readiness, Error> {
-        // A 503 with the list is also a valid answer.
-        let response = self.send(Method::GET, "/readyz", &Query::new()).await?;
-        let body = self.body(response).await?;
-        let answer: Value =
-            serde_json::from_slice(&body).map_err(|error| Error::Answer(error.to_string()))?;
-        let texts = |of: &str| {
-            let texts = answer[of].as_object()?;
-            let text = |(name, text): (&String, &Value)| {
-                (name.clone(), text.as_str().unwrap_or_default().to_owned())
-            };
-            Some(texts.iter().map(text).collect())
-        };
-        let none = || Error::Answer("no list of problems".into());
-        Ok(Readiness {
-            problems: texts("problems").ok_or_else(none)?,
-            notes: texts("notes").unwrap_or_default(),
-            version: answer["version"].as_str().map(str::to_owned),
-        })
-    }
-
-    async fn ask(&self, method: Method, path: &str, query: &Query) -> Result<Value, Error> {
-        let response = self.send(method, path, query).await?;
-        self.document(response).await
-    }
-
-    async fn body(&self, response: Response) -> Result<Bytes, Error> {
-        let body = response.bytes().await;
-        body.map_err(|error| self.unreachable(&error))
-    }
-
-    async fn document(&self, response: Response) -> Result<Value, Error> {
-        let status = response.status();
-        if !status.is_success() {
-            return Err(self.refusal(response).await);
-        }
-        let body = self.body(response).await?;
-        if body.is_empty() {
-            return Ok(Value::Null);
-        }
-        serde_json::from_slice(&body).map_err(|error| Error::Answer(error.to_string()))
+        self.check_ledger(&method, path).await?;
+        self.unguarded.send_json(method, path, body, headers).await
     }
 
     /// Gets a document of any type, which may be long.
@@ -220,12 +106,8 @@ impl Client {
     /// # Errors
     /// As [`Client::get`].
     pub async fn download(&self, path: &str, query: &Query) -> Result<Download, Error> {
-        let response = self.send(Method::GET, path, query).await?;
-        if response.status().is_success() {
-            let client = self.clone();
-            return Ok(Download { client, response });
-        }
-        Err(self.refusal(response).await)
+        self.check_ledger(&Method::GET, path).await?;
+        self.unguarded.download(path, query).await
     }
 
     /// Follows `/v1/events/stream`: entries after a sequence, as they are appended.
@@ -233,115 +115,19 @@ impl Client {
     /// # Errors
     /// As [`Client::get`]. The stream ends when the connection does.
     pub async fn follow(&self, query: &Query) -> Result<Entries, Error> {
-        let download = self.download("/v1/events/stream", query).await?;
-        let state = (download, Vec::new());
-        Ok(Box::pin(futures_util::stream::try_unfold(
-            state,
-            async |(mut download, mut text)| {
-                loop {
-                    if let Some(value) = next_entry(&mut text)? {
-                        return Ok(Some((value, (download, text))));
-                    }
-                    match download.next().await? {
-                        None => return Ok(None),
-                        Some(data) => text.extend_from_slice(&data),
-                    }
-                }
-            },
-        )))
+        self.check_ledger(&Method::GET, ENTRY_STREAM).await?;
+        self.unguarded.follow(query).await
     }
 
-    async fn send(&self, method: Method, path: &str, query: &Query) -> Result<Response, Error> {
-        self.send_with(method, path, query, String::new(), &[])
-            .await
-    }
-
-    async fn send_with(
-        &self,
-        method: Method,
-        path: &str,
-        query: &Query,
-        body: String,
-        headers: &[(&'static str, String)],
-    ) -> Result<Response, Error> {
-        if let Some(checked) = self
-            .checked
-            .as_ref()
-            .filter(|_| reads_ledger(&method, path))
-        {
-            // Boxed, because it sends requests itself.
+    /// Checks the ledger once, before the first request that reads it.
+    async fn check_ledger(&self, method: &Method, path: &str) -> Result<(), Error> {
+        if reads_ledger(method, path) {
+            // Boxed: most requests do not need it.
             let check = || Box::pin(known_ledgers::guard(self.unguarded()));
-            checked.get_or_try_init(check).await?;
+            self.checked.get_or_try_init(check).await?;
         }
-        let base = match &self.address {
-            ApiAddress::Unix(_) => "http://localhost",
-            ApiAddress::Tcp { url, .. } => url.as_str().trim_end_matches('/'),
-        };
-        let mut request = self
-            .http
-            .request(method, format!("{base}{path}"))
-            .query(query)
-            .header(ACCEPT, "application/json, text/event-stream");
-        if let ApiAddress::Tcp { token, .. } = &self.address {
-            request = request.header(AUTHORIZATION, format!("Bearer {}", token.expose_secret()));
-        }
-        if !body.is_empty() {
-            request = request.header(CONTENT_TYPE, "application/json").body(body);
-        }
-        for (name, value) in headers {
-            request = request.header(*name, value);
-        }
-        let response = request.send().await;
-        response.map_err(|error| self.unreachable(&error))
+        Ok(())
     }
-
-    /// What an answer says that is no success.
-    async fn refusal(&self, response: Response) -> Error {
-        let status = response.status().as_u16();
-        let retry_after = response.headers().get(RETRY_AFTER);
-        let retry_after = retry_after.and_then(|value| value.to_str().ok()?.parse().ok());
-        let body = match self.body(response).await {
-            Ok(body) => body,
-            Err(error) => return error,
-        };
-        let problem: Option<Value> = serde_json::from_slice(&body).ok();
-        let detail = problem
-            .as_ref()
-            .and_then(|problem| problem["detail"].as_str())
-            .map(str::to_owned);
-        Error::Refused {
-            status,
-            detail: detail.unwrap_or_else(|| {
-                format!(
-                    "slurm-mesh answers HTTP {status}: {:.200}",
-                    String::from_utf8_lossy(&body)
-                )
-            }),
-            retry_after,
-        }
-    }
-
-    /// The address is named already, so only the causes of the error are.
-    fn unreachable(&self, error: &reqwest::Error) -> Error {
-        let cause = std::error::Error::source(error);
-        Error::Unreachable {
-            address: self.address.to_string(),
-            reason: mesh_runtime::error_chain(cause.unwrap_or(error)),
-        }
-    }
-}
-
-fn certificates(file: &Path) -> Result<Vec<Certificate>, Error> {
-    let pem = std::fs::read(file).map_err(|source| Error::io("read", file, source))?;
-    let certificates = Certificate::from_pem_bundle(&pem).ok();
-    certificates
-        .filter(|certificates| !certificates.is_empty())
-        .ok_or_else(|| {
-            Error::Usage(format!(
-                "--ca-file {}: no certificate in PEM form",
-                file.display()
-            ))
-        })
 }
 
 /// Encodes a path segment that may hold any byte, such as the `+` of `123+1`.
@@ -354,26 +140,6 @@ pub fn segment(text: &str) -> String {
             _ => format!("%{byte:02X}"),
         })
         .collect()
-}
-
-/// Takes the next event from a text/event-stream. `None` if no complete event has arrived. Comments only keep the connection alive.
-fn next_entry(received: &mut Vec<u8>) -> Result<Option<Value>, Error> {
-    while let Some(end) = received.windows(2).position(|pair| pair == b"\n\n") {
-        // Complete blocks only: the network may split a character, but never in a blank line.
-        let block: Vec<u8> = received.drain(..end + 2).collect();
-        let block = String::from_utf8_lossy(&block);
-        let data: String = block
-            .lines()
-            .filter_map(|line| line.strip_prefix("data:"))
-            .map(str::trim_start)
-            .collect();
-        if !data.is_empty() {
-            return serde_json::from_str(&data)
-                .map(Some)
-                .map_err(|error| Error::Answer(error.to_string()));
-        }
-    }
-    Ok(None)
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ use ledger_format::merkle::verify_consistency;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::client::{Client, Query};
+use crate::client::{Query, UnguardedClient};
 use crate::error::Error;
 
 pub use file::{KnownLedgers, KnownLedgersFile};
@@ -64,7 +64,10 @@ fn size_of(note: &str) -> u64 {
 ///
 /// # Errors
 /// If the ledger or the file cannot be read.
-pub async fn check_latest(client: &Client, file: &KnownLedgers) -> Result<LedgerComparison, Error> {
+pub async fn check_latest(
+    client: &UnguardedClient,
+    file: &KnownLedgers,
+) -> Result<LedgerComparison, Error> {
     let address = client.address().to_string();
     for _ in 0..LAG_RETRIES {
         // Read before the ledger is queried, because another process may store a newer state meanwhile.
@@ -100,7 +103,7 @@ fn noted(
 
 /// Compares the ledger at an address once.
 async fn look(
-    client: &Client,
+    client: &UnguardedClient,
     known: &KnownLedgersFile,
     address: &str,
 ) -> Result<LedgerComparison, Error> {
@@ -134,14 +137,14 @@ async fn look(
 ///
 /// # Errors
 /// If it cannot be read, or does not match its own keys.
-pub async fn latest_unchecked(client: &Client) -> Result<LedgerComparison, Error> {
+pub async fn latest_unchecked(client: &UnguardedClient) -> Result<LedgerComparison, Error> {
     match newest(client).await? {
         None => Ok(LedgerComparison::Nothing),
         Some(latest) => first_contact(client, &latest).await,
     }
 }
 
-async fn newest(client: &Client) -> Result<Option<String>, Error> {
+async fn newest(client: &UnguardedClient) -> Result<Option<String>, Error> {
     let mut text = Vec::new();
     let mut answer = match client
         .download("/v1/ledger/checkpoint", &Query::new())
@@ -157,14 +160,14 @@ async fn newest(client: &Client) -> Result<Option<String>, Error> {
     Ok(Some(String::from_utf8_lossy(&text).into_owned()))
 }
 
-async fn keys_of(client: &Client) -> Result<Vec<String>, Error> {
+async fn keys_of(client: &UnguardedClient) -> Result<Vec<String>, Error> {
     let answer = client.get("/v1/ledger/keys", &Query::new()).await?;
     let keys = answer["keys"].as_array().into_iter().flatten();
     let vkeys = keys.filter_map(|key| Some(key["vkey"].as_str()?.to_owned()));
     Ok(vkeys.collect())
 }
 
-async fn first_contact(client: &Client, latest: &str) -> Result<LedgerComparison, Error> {
+async fn first_contact(client: &UnguardedClient, latest: &str) -> Result<LedgerComparison, Error> {
     let mut keys = keys_of(client).await?;
     let offered = parsed(&keys);
     let (checkpoint, _) = Checkpoint::open(latest, &offered)
@@ -185,7 +188,7 @@ fn parsed(keys: &[String]) -> Vec<PublicKey> {
 }
 
 async fn compare(
-    client: &Client,
+    client: &UnguardedClient,
     mut known: KnownLedger,
     latest: String,
 ) -> Result<LedgerComparison, Error> {
@@ -217,7 +220,7 @@ async fn compare(
 
 /// Opens a checkpoint with the known keys, and with the keys they handed over to.
 async fn open(
-    client: &Client,
+    client: &UnguardedClient,
     known: &mut KnownLedger,
     before: &Checkpoint,
     latest: &str,
@@ -269,7 +272,7 @@ fn adopt(known: &mut KnownLedger, offered: &[String], note: &str) {
 
 /// Checks the proof that one checkpoint continues another. Returns the contradiction if not.
 async fn continues(
-    client: &Client,
+    client: &UnguardedClient,
     before: &Checkpoint,
     now: &Checkpoint,
 ) -> Result<Result<(), String>, Error> {
@@ -316,12 +319,12 @@ async fn continues(
 }
 
 /// Refuses a ledger that contradicts its earlier state, or does not show its checkpoint although it has shown one before. If it cannot be
-/// reached, the following request reports why. Without a home directory nothing is stored or refused. [`Client`] calls it with an unguarded
-/// client.
+/// reached, the following request reports why. Without a home directory nothing is stored or refused.
+/// [`Client`](crate::client::Client) calls it before its first request to the ledger.
 ///
 /// # Errors
 /// [`Error::Failed`] in case of a contradiction, [`Error::Refused`] if a known ledger shows no checkpoint.
-pub async fn guard(client: Client) -> Result<(), Error> {
+pub async fn guard(client: UnguardedClient) -> Result<(), Error> {
     let Some(file) = KnownLedgers::of_user() else {
         return Ok(());
     };
@@ -362,13 +365,18 @@ pub async fn guard(client: Client) -> Result<(), Error> {
 }
 
 /// The error text for a contradiction.
-pub fn refusal(client: &Client, file: &KnownLedgers, reason: &str, known: &KnownLedger) -> Error {
+pub fn refusal(
+    client: &UnguardedClient,
+    file: &KnownLedgers,
+    reason: &str,
+    known: &KnownLedger,
+) -> Error {
     refusal_of("an earlier checkpoint", client, file, reason, known)
 }
 
 fn refusal_of(
     contradicted: &str,
-    client: &Client,
+    client: &UnguardedClient,
     file: &KnownLedgers,
     reason: &str,
     known: &KnownLedger,

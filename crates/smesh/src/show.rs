@@ -333,6 +333,11 @@ pub fn clock(time: Option<DateTime<Utc>>) -> String {
     local.format(format).to_string()
 }
 
+/// As [`clock`], of a JSON value.
+pub fn time(time: &Value) -> String {
+    clock(time.as_str().and_then(|time| time.parse().ok()))
+}
+
 fn joined(parts: impl IntoIterator<Item = String>) -> String {
     parts
         .into_iter()

@@ -37,24 +37,6 @@ fn every_answer_of_the_ledger_is_checked_before() {
 }
 
 #[test]
-fn events_are_cut_out_of_a_stream_at_any_point() {
-    let mut text = Vec::new();
-    let mut found = Vec::new();
-    for piece in [
-        ": hello\n",
-        "\nid: 1\ndata: {\"seq\"",
-        ":1}\n\nid: 2\nda",
-        "ta: {\"seq\":2}\n\n: k\n\n",
-    ] {
-        text.extend_from_slice(piece.as_bytes());
-        while let Some(value) = next_entry(&mut text).unwrap() {
-            found.push(value["seq"].as_u64().unwrap());
-        }
-    }
-    assert_eq!(found, [1, 2]);
-}
-
-#[test]
 fn ids_survive_in_paths() {
     assert_eq!(segment("123+1"), "123%2B1");
     assert_eq!(segment("a/../b"), "a%2F..%2Fb");

@@ -2,6 +2,7 @@
 
 mod html;
 mod report;
+mod row;
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -111,7 +112,7 @@ fn spent(answer: &Value, by: cli::CostBy) -> String {
     // Few reports have adjustments, so they have no column.
     let mut adjustments: BTreeMap<String, i128> = BTreeMap::new();
     let mut unpriced = 0;
-    for row in report::rows(answer) {
+    for row in row::rows(answer) {
         if row.adjustments != 0 {
             *adjustments.entry(row.currency.clone()).or_default() += row.adjustments;
         }

@@ -13,7 +13,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use self::published::Follower;
 use crate::cli::{Global, LedgerMonitor};
-use crate::client::Client;
+use crate::client::UnguardedClient;
 use crate::error::Error;
 use crate::known_ledgers::published::Compared;
 use crate::known_ledgers::{self, KnownLedger, KnownLedgers, LedgerComparison};
@@ -62,7 +62,7 @@ async fn follow(global: &Global, args: &LedgerMonitor) -> Result<ExitCode, Error
 struct Monitor<'a> {
     global: &'a Global,
     args: &'a LedgerMonitor,
-    client: Client,
+    client: UnguardedClient,
     file: KnownLedgers,
     /// `None` if only the API is compared.
     published: Option<Follower>,
@@ -205,7 +205,7 @@ impl Monitor<'_> {
 
 /// Reports a contradicted checkpoint to the service. The service records it in the audit if one of its keys signed it and it is a real
 /// contradiction.
-async fn report(client: &Client, note: &str) -> Result<Value, Error> {
+async fn report(client: &UnguardedClient, note: &str) -> Result<Value, Error> {
     let seen = json!({ "checkpoint": note });
     let path = "/v1/ledger/contradictions";
     client.send_json(Method::POST, path, Some(&seen), &[]).await

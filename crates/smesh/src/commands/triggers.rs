@@ -343,9 +343,8 @@ fn runs(answer: &Value) -> String {
     let mut rows = vec![heading.map(str::to_uppercase).to_vec()];
     for run in answer["runs"].as_array().into_iter().flatten() {
         let value = |key: &str| show::clean(&show::value(&run[key]));
-        let created = run["created_at"].as_str().and_then(|at| at.parse().ok());
         rows.push(vec![
-            show::clock(created),
+            show::time(&run["created_at"]),
             value("rule"),
             value("event_type"),
             value("state"),

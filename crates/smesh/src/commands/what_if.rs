@@ -77,7 +77,7 @@ async fn ask(global: &Global, path: &str, body: &Value) -> Result<Value, Error> 
 fn show_answer(answer: &Value) -> Result<ExitCode, Error> {
     let text = |value: &Value| show::clean(value.as_str().unwrap_or_default());
     let refused = text(&answer["refused"]);
-    let as_it_is = match super::why::estimate(&answer["estimate"]) {
+    let as_it_is = match estimate(&answer["estimate"]) {
         _ if !refused.is_empty() => refused,
         Some((_, estimate)) => format!("likely start {estimate}"),
         None => "no estimate yet".to_owned(),
@@ -95,10 +95,39 @@ fn show_answer(answer: &Value) -> Result<ExitCode, Error> {
     if let Some(verified) = answer["verified"].as_str() {
         show::line(format!("  sbatch --test-only: {}", show::clean(verified)))?;
     }
-    let as_of = answer["queue_as_of"].as_str();
-    let as_of = show::clock(as_of.and_then(|time| time.parse().ok()));
+    let as_of = show::time(&answer["queue_as_of"]);
     show::line(format!("  As of {as_of}. {}", text(&answer["note"])))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// When it may start, and how often that was right.
+pub(super) fn estimate(estimate: &Value) -> Option<(&'static str, String)> {
+    let time = |key: &str| {
+        let time = estimate[key].as_str().and_then(|time| time.parse().ok());
+        time.map(|time| show::clock(Some(time)))
+    };
+    let p90 = time("start_p90")?;
+    let calibration = &estimate["calibration"];
+    let covered = calibration["covered_p90"].as_f64();
+    // Where fewer than 8 of 10 started in time, "9 of 10" would be a lie.
+    let share = if covered.is_some_and(|covered| covered < 80.0) {
+        "usually"
+    } else {
+        "9 of 10 such jobs"
+    };
+    let early = time("start_p10").map_or_else(String::new, |p10| format!(", 1 of 10 before {p10}"));
+    let mut text = match time("start_p50") {
+        Some(p50) => format!("{p50}; {share} by {p90}{early}"),
+        None => format!("{share} by {p90}"),
+    };
+    if let Some(covered) = covered {
+        text += &format!(" (right for {covered:.0} % of the last ones)");
+    }
+    let note = show::clean(estimate["note"].as_str().unwrap_or_default());
+    if !note.is_empty() {
+        text += &format!("; {note}");
+    }
+    Some(("Likely start", text))
 }
 
 fn change(name: &str, value: &Value) -> String {

@@ -77,36 +77,6 @@ fn verb(stage: &str) -> &'static str {
     }
 }
 
-/// When it may start, and how often that was right.
-pub(super) fn estimate(estimate: &Value) -> Option<(&'static str, String)> {
-    let time = |key: &str| {
-        let time = estimate[key].as_str().and_then(|time| time.parse().ok());
-        time.map(|time| show::clock(Some(time)))
-    };
-    let p90 = time("start_p90")?;
-    let calibration = &estimate["calibration"];
-    let covered = calibration["covered_p90"].as_f64();
-    // Where fewer than 8 of 10 started in time, "9 of 10" would be a lie.
-    let share = if covered.is_some_and(|covered| covered < 80.0) {
-        "usually"
-    } else {
-        "9 of 10 such jobs"
-    };
-    let early = time("start_p10").map_or_else(String::new, |p10| format!(", 1 of 10 before {p10}"));
-    let mut text = match time("start_p50") {
-        Some(p50) => format!("{p50}; {share} by {p90}{early}"),
-        None => format!("{share} by {p90}"),
-    };
-    if let Some(covered) = covered {
-        text += &format!(" (right for {covered:.0} % of the last ones)");
-    }
-    let note = show::clean(estimate["note"].as_str().unwrap_or_default());
-    if !note.is_empty() {
-        text += &format!("; {note}");
-    }
-    Some(("Likely start", text))
-}
-
 fn facts(answer: &Value) -> Vec<(&'static str, String)> {
     let explanation = &answer["explanation"];
     let text = |key: &str| show::clean(explanation[key].as_str().unwrap_or_default());
@@ -134,7 +104,7 @@ fn facts(answer: &Value) -> Vec<(&'static str, String)> {
             Some(start) => ("Expected start", format!("{start} (planned by Slurm)")),
             None => ("No expected start", text("noEstimateBecause")),
         });
-        facts.extend(estimate(&answer["estimate"]));
+        facts.extend(what_if::estimate(&answer["estimate"]));
         if let Some(ahead) = answer["jobs_ahead"].as_u64() {
             facts.push(("Jobs ahead", ahead.to_string()));
         }

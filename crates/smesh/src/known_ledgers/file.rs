@@ -6,10 +6,10 @@ use std::io::{ErrorKind, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
+use chrono::{DateTime, Utc};
 use ledger::domain::checkpoint::Checkpoint;
 use serde::{Deserialize, Serialize};
 
-use super::published::Position;
 use super::{FILE_VARIABLE, KnownLedger, size_of};
 use crate::error::Error;
 
@@ -133,6 +133,34 @@ pub struct KnownLedgersFile {
     /// How far the published checkpoints of each ledger were compared, by its oldest key.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(super) published: BTreeMap<String, Position>,
+}
+
+/// How far a stream was read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(untagged)]
+pub(super) enum Position {
+    /// A sequence, of the stream that was created at this time: a recreated one counts from 1 again.
+    Read {
+        /// When the stream was created.
+        created: DateTime<Utc>,
+        /// Sequence of the last message read.
+        sequence: u64,
+    },
+    /// Earlier messages do not count.
+    Accepted {
+        /// When the state of the ledger was accepted.
+        accepted: DateTime<Utc>,
+    },
+}
+
+impl Position {
+    /// Sequence of the last message read of the stream that was created at a time.
+    pub(super) fn sequence(&self, of: DateTime<Utc>) -> u64 {
+        match self {
+            Self::Read { created, sequence } if *created == of => *sequence,
+            Self::Read { .. } | Self::Accepted { .. } => 0,
+        }
+    }
 }
 
 impl KnownLedgersFile {

@@ -3,41 +3,23 @@
 //!
 //! The position in the stream is stored, so what was published meanwhile is compared later.
 
-use chrono::{DateTime, TimeDelta, Utc};
+use chrono::{TimeDelta, Utc};
 use ledger::domain::checkpoint::{Checkpoint, CheckpointError};
 use ledger::domain::note::NoteError;
 use mesh_bus::{Bus, Message, StoredMessages, StreamState};
 use mesh_events::catalogue::MESH_CHECKPOINTS;
 use mesh_events::subject;
-use serde::{Deserialize, Serialize};
 
+use super::file::Position;
 use super::{
     KnownLedger, KnownLedgers, LAG_INTERVAL, LAG_RETRIES, continues, open, parsed, refusal_of,
     size_of,
 };
-use crate::client::Client;
+use crate::client::UnguardedClient;
 use crate::error::Error;
 
 /// What was published within this time is compared at first contact. `smesh verify` compares all of it.
 const FIRST_CONTACT_AGE: TimeDelta = TimeDelta::days(1);
-
-/// How far a stream was read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(untagged)]
-pub enum Position {
-    /// A sequence, of the stream that was created at this time: a recreated one counts from 1 again.
-    Read {
-        /// When the stream was created.
-        created: DateTime<Utc>,
-        /// Sequence of the last message read.
-        sequence: u64,
-    },
-    /// Earlier messages do not count.
-    Accepted {
-        /// When the state of the ledger was accepted.
-        accepted: DateTime<Utc>,
-    },
-}
 
 /// Published checkpoints, compared with the ledger.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,7 +58,7 @@ pub enum CompareError {
 /// # Errors
 /// If the stream, the ledger or the file cannot be read. The position remains.
 pub async fn compare(
-    client: &Client,
+    client: &UnguardedClient,
     file: &KnownLedgers,
     bus: &Bus,
 ) -> Result<Compared, CompareError> {
@@ -127,16 +109,6 @@ pub async fn compare(
     }
 }
 
-impl Position {
-    /// Sequence of the last message read of the stream that was created at a time.
-    fn sequence(&self, of: DateTime<Utc>) -> u64 {
-        match self {
-            Self::Read { created, sequence } if *created == of => *sequence,
-            Self::Read { .. } | Self::Accepted { .. } => 0,
-        }
-    }
-}
-
 /// The messages from a position on. The last one read is read again, so that the size of the newest is known.
 fn unread(
     bus: &Bus,
@@ -179,7 +151,7 @@ enum Note {
 
 /// Compares one published note, and stores it if it is the longest. The ledger is asked again if the API may be a replica that is behind.
 async fn compare_note(
-    client: &Client,
+    client: &UnguardedClient,
     file: &KnownLedgers,
     address: &str,
     note: &str,
@@ -204,7 +176,7 @@ async fn compare_note(
     }
 }
 
-async fn look(client: &Client, mut known: KnownLedger, note: &str) -> Result<Note, Error> {
+async fn look(client: &UnguardedClient, mut known: KnownLedger, note: &str) -> Result<Note, Error> {
     let stored = Checkpoint::unverified(&known.checkpoint)
         .map_err(|error| Error::Failed(format!("stored checkpoint of the ledger: {error}")))?;
     let ignored = |error: CheckpointError| Ok(Note::Ignored(mesh_runtime::error_chain(&error)));
@@ -258,6 +230,11 @@ impl KnownLedgers {
 }
 
 /// The error text for a published checkpoint that the ledger contradicts.
-pub fn refusal(client: &Client, file: &KnownLedgers, reason: &str, known: &KnownLedger) -> Error {
+pub fn refusal(
+    client: &UnguardedClient,
+    file: &KnownLedgers,
+    reason: &str,
+    known: &KnownLedger,
+) -> Error {
     refusal_of("a published checkpoint", client, file, reason, known)
 }

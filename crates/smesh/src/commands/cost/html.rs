@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
-use super::report::{Row, decimal};
+use super::row::{Row, decimal};
 use crate::show;
 
 /// What the report is about.

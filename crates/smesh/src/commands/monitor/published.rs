@@ -6,7 +6,7 @@ use mesh_runtime::Context;
 use tokio_util::sync::CancellationToken;
 
 use crate::cli::Global;
-use crate::client::Client;
+use crate::client::UnguardedClient;
 use crate::error::Error;
 use crate::known_ledgers::KnownLedgers;
 use crate::known_ledgers::published::{self, CompareError, Compared};
@@ -49,7 +49,7 @@ impl Follower {
     /// Compares what was published since the last time.
     pub(super) async fn compare(
         &mut self,
-        client: &Client,
+        client: &UnguardedClient,
         file: &KnownLedgers,
     ) -> Result<Compared, Error> {
         let unread =

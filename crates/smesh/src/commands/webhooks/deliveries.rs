@@ -2,7 +2,6 @@
 
 use serde_json::{Value, json};
 
-use super::view::clock;
 use crate::cli::WhichDeliveries;
 use crate::client::{Client, Query, segment};
 use crate::error::Error;
@@ -96,7 +95,7 @@ pub(super) fn rows(answer: &Value) -> Vec<Vec<String>> {
     let mut rows = vec![heading.map(str::to_uppercase).to_vec()];
     for delivery in answer["deliveries"].as_array().into_iter().flatten() {
         rows.push(vec![
-            clock(&delivery["updated_at"]),
+            show::time(&delivery["updated_at"]),
             show::value(&delivery["event_type"]),
             show::value(&delivery["event_id"]),
             show::value(&delivery["state"]),
@@ -118,13 +117,16 @@ pub(super) fn one(answer: &Value) -> String {
         show::value(&answer["state"])
     )];
     if !answer["next_at"].is_null() {
-        lines.push(format!("  next attempt at {}", clock(&answer["next_at"])));
+        lines.push(format!(
+            "  next attempt at {}",
+            show::time(&answer["next_at"])
+        ));
     }
     let heading = ["when", "status", "took", "cause", "error", "answer"];
     let mut rows = vec![heading.map(str::to_uppercase).to_vec()];
     for attempt in answer["tried"].as_array().into_iter().flatten() {
         rows.push(vec![
-            clock(&attempt["at"]),
+            show::time(&attempt["at"]),
             status(attempt),
             format!("{} ms", show::value(&attempt["latency_ms"])),
             show::value(&attempt["cause"]),
@@ -158,7 +160,7 @@ pub(super) fn jobs(answer: &Value) -> String {
     let mut rows = vec![heading.map(str::to_uppercase).to_vec()];
     for job in answer["redeliveries"].as_array().into_iter().flatten() {
         rows.push(vec![
-            clock(&job["created_at"]),
+            show::time(&job["created_at"]),
             show::value(&job["id"]),
             show::clean(&show::value(&job["by"])),
             show::value(&job["state"]),

@@ -30,7 +30,7 @@ fn problem(endpoint: &Value) -> String {
     let clean = |value: &Value| show::clean(&show::value(value));
     let (circuit, held) = (&endpoint["circuit"], &endpoint["held"]);
     if endpoint["state"] != "active" {
-        let since = clock(&endpoint["since"]);
+        let since = show::time(&endpoint["since"]);
         let state = format!("{} since {since}", show::value(&endpoint["state"]));
         return match clean(&endpoint["reason"]) {
             reason if reason.is_empty() => state,
@@ -38,7 +38,7 @@ fn problem(endpoint: &Value) -> String {
         };
     }
     if !held.is_null() {
-        let until = clock(&held["until"]);
+        let until = show::time(&held["until"]);
         return format!(
             "on hold until {until}, as requested by its receiver: {}",
             clean(&held["reason"])
@@ -48,8 +48,8 @@ fn problem(endpoint: &Value) -> String {
         return format!(
             "circuit is {} since {}, next attempt at {}: {}",
             show::value(&circuit["state"]),
-            clock(&circuit["since"]),
-            clock(&circuit["probe_at"]),
+            show::time(&circuit["since"]),
+            show::time(&circuit["probe_at"]),
             clean(&circuit["reason"])
         );
     }
@@ -130,7 +130,7 @@ pub(super) fn endpoint(answer: &Value) -> String {
             show::value(&missed["count"]),
             show::value(&missed["first_sequence"]),
             show::value(&missed["last_sequence"]),
-            clock(&missed["at"])
+            show::time(&missed["at"])
         ));
     }
     let settings = settings(answer);
@@ -149,7 +149,7 @@ fn state(answer: &Value) -> String {
     if answer["state"] != "active" {
         return format!("  {problem}");
     }
-    let active = format!("  active since {}", clock(&answer["since"]));
+    let active = format!("  active since {}", show::time(&answer["since"]));
     if problem.is_empty() {
         active
     } else {
@@ -183,11 +183,6 @@ fn settings(answer: &Value) -> String {
         .map(|key| format!("{key} {}", show::clean(&show::value(value(key)))))
         .collect();
     settings.join(", ")
-}
-
-/// Formats a time from an answer.
-pub(super) fn clock(time: &Value) -> String {
-    show::clock(time.as_str().and_then(|time| time.parse().ok()))
 }
 
 fn format(endpoint: &Value) -> String {

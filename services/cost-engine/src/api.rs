@@ -8,6 +8,8 @@ mod focus;
 mod nodes;
 pub mod openapi;
 mod periods;
+mod personal;
+mod problem_responses;
 pub(crate) mod response;
 
 use std::sync::Arc;
@@ -29,11 +31,11 @@ use crate::budgets::evaluator::Evaluation;
 use crate::domain::calendar_period::{self, Period};
 use crate::error::Error;
 use crate::price_book::PriceBook;
-use crate::spending::{self, CallerIdentities};
 use response::Slices;
 
 pub use crate::spending::{PersonSpending, PersonalAmount, UnixUser};
-pub use response::{Attribution, CostReport, CostReportRow, LiveCosts, LiveJob, PersonalCosts};
+pub use personal::PersonalCosts;
+pub use response::{Attribution, CostReport, CostReportRow, LiveCosts, LiveJob};
 
 /// State of the API. Without a price book no cost was ever computed.
 #[derive(Clone)]
@@ -55,7 +57,7 @@ pub(crate) fn router(api: Api) -> Router {
         .route("/v1/costs/openapi.json", get(openapi::serve))
         .route("/v1/costs/live", get(live))
         .route("/v1/costs", get(spent))
-        .route("/v1/costs/me", get(personal))
+        .route("/v1/costs/me", get(personal::show))
         .route("/v1/costs/focus", get(focus::export))
         .route("/v1/costs/periods", get(periods::list))
         .route(
@@ -106,17 +108,9 @@ struct CostQuery {
     timezone: Option<String>,
 }
 
-#[derive(Debug, Deserialize, utoipa::IntoParams)]
-#[into_params(parameter_in = Query)]
-#[serde(deny_unknown_fields)]
-struct PersonalQuery {
-    /// Start: a time, a date, or an age such as `7d`. Default: the start of the month, UTC.
-    since: Option<String>,
-}
-
 /// Lists running jobs and their costs so far.
 #[utoipa::path(get, operation_id = "listLiveCosts", path = "/v1/costs/live", tag = "costs", params(LiveQuery), responses(
-    (status = 200, description = "Running jobs", body = LiveCosts), (status = 400, response = openapi::BadRequest), (status = 401, response = openapi::Unauthorized), (status = 403, response = openapi::Forbidden), (status = 503, response = openapi::Unavailable),
+    (status = 200, description = "Running jobs", body = LiveCosts), (status = 400, response = problem_responses::BadRequest), (status = 401, response = problem_responses::Unauthorized), (status = 403, response = problem_responses::Forbidden), (status = 503, response = problem_responses::Unavailable),
 ))]
 async fn live(
     caller: Caller,
@@ -142,7 +136,7 @@ async fn live(
 
 /// Sums up the costs of a period.
 #[utoipa::path(get, operation_id = "getCostReport", path = "/v1/costs", tag = "costs", params(CostQuery), responses(
-    (status = 200, description = "Sums by the grouping", body = CostReport), (status = 400, response = openapi::BadRequest), (status = 401, response = openapi::Unauthorized), (status = 403, response = openapi::Forbidden), (status = 503, response = openapi::Unavailable),
+    (status = 200, description = "Sums by the grouping", body = CostReport), (status = 400, response = problem_responses::BadRequest), (status = 401, response = problem_responses::Unauthorized), (status = 403, response = problem_responses::Forbidden), (status = 503, response = problem_responses::Unavailable),
 ))]
 async fn spent(
     caller: Caller,
@@ -283,43 +277,6 @@ fn zone(text: Option<&str>, attribution: Attribution) -> Result<Tz, Problem> {
             ))
         }),
     }
-}
-
-/// Returns what the caller's jobs cost since the start of the month (UTC), or since another time: those of all Unix users of the person.
-#[utoipa::path(get, operation_id = "getOwnCosts", path = "/v1/costs/me", tag = "costs", params(PersonalQuery), responses(
-    (status = 200, description = "Costs of the caller", body = PersonalCosts), (status = 400, response = openapi::BadRequest), (status = 401, response = openapi::Unauthorized), (status = 403, response = openapi::Forbidden), (status = 503, response = openapi::Unavailable),
-))]
-async fn personal(
-    caller: Caller,
-    State(api): State<Api>,
-    query: Result<Query<PersonalQuery>, QueryRejection>,
-) -> Result<(Extension<AuditedRead>, Json<PersonalCosts>), Problem> {
-    let Query(query) = query.map_err(|error| Problem::bad_request(error.body_text()))?;
-    let now = Utc::now();
-    let people = api.store.people().await?;
-    let own = CallerIdentities::of(&caller, &people, &api.cluster);
-    let users = own.names();
-    if users.is_empty() {
-        return Err(Problem::forbidden(
-            "you have no Unix user and so no jobs of your own; use /v1/costs",
-        ));
-    }
-    let month = now.format("%Y-%m-01").to_string();
-    let since = time("since", Some(query.since.as_deref().unwrap_or(&month)), now)?;
-    let found =
-        spending::spending_of_users(&api.store, api.book().as_deref(), users.clone(), since, now)
-            .await?;
-    let people = own.spending(&found);
-    let answer = PersonalCosts {
-        users: users.into_iter().collect(),
-        since: since
-            .and_then(|since| DateTime::from_timestamp(since, 0))
-            .unwrap_or_default(),
-        as_of: now,
-        amounts: spending::summed(people.iter().flat_map(|person| &person.amounts)),
-        people,
-    };
-    Ok((AuditedRead::nothing().extension(), Json(answer)))
 }
 
 impl Api {

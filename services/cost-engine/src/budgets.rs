@@ -1,6 +1,6 @@
 //! Budgets: what may be spent in a period, by person, user, account, QOS, partition, cluster or tag. They cancel and hold nothing.
 //!
-//! - [`files`]: reads them from a folder. `watcher` follows changes of the folder.
+//! - [`files`]: reads them from a folder. `watcher` follows changes of the folder. [`error`]: their faults.
 //! - [`account_tree`]: which accounts are below others.
 //! - [`usage`]: what of each budget is used, computed from the costs of runs. [`open_costs`]: costs of running jobs over time.
 //!   [`pending_costs`]: what pending jobs may cost.
@@ -10,6 +10,7 @@
 
 pub mod account_tree;
 pub mod crossing;
+pub mod error;
 pub(crate) mod evaluator;
 pub mod event;
 pub mod files;

@@ -4,7 +4,7 @@ mod events;
 mod slice;
 mod waste;
 
-use mesh_events::proto::mesh::cost::v1::CostLine;
+use mesh_events::proto::mesh::cost::v1::{CostLine, Money};
 use mesh_events::proto::mesh::job::v1::Job;
 use slurm_types::HostList;
 
@@ -252,6 +252,13 @@ fn nodes_held(book: &PriceBook, usage: &Usage, start: i64) -> Result<Nodes, Pric
 /// An exact amount with a factor, rounded once. `rounded` is the amount without one.
 fn times(exact: Exact, rounded: Micros, factor: Option<&Exact>) -> Result<Micros, PriceError> {
     factor.map_or(Ok(rounded), |factor| round_half_even(&(exact * factor)))
+}
+
+fn money(book: &PriceBook, amount: Micros) -> Money {
+    Money {
+        micros: amount.0,
+        currency: book.currency.clone(),
+    }
 }
 
 fn units(usage: &Usage) -> Result<&[billing::BillingSegment], PriceError> {

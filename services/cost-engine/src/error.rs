@@ -14,7 +14,7 @@ pub enum Error {
     PriceBook(#[from] PriceBookError),
     /// Budgets are invalid.
     #[error("cost-engine.budgets")]
-    Budgets(#[from] crate::budgets::files::BudgetsError),
+    Budgets(#[from] crate::budgets::error::BudgetsError),
     /// The database cannot be used, or refuses a statement.
     #[error(transparent)]
     Database(#[from] mesh_db::Error),

@@ -5,7 +5,8 @@ use std::process::ExitCode;
 
 use chrono::{DateTime, Utc};
 use cost_engine::PriceBook;
-use cost_engine::budgets::files::{self, BudgetsError};
+use cost_engine::budgets::error::BudgetsError;
+use cost_engine::budgets::files;
 use reqwest::Method;
 use serde_json::{Value, json};
 

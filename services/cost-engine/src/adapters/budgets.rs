@@ -5,9 +5,10 @@ use std::collections::{BTreeSet, HashMap};
 use mesh_db::pool::{Access, Conn, Transaction as Snapshot};
 use mesh_db::sql::{Row, Sql};
 
+use super::open_runs::read_open_runs;
 use super::pending_runs::read_pending_runs;
 use super::people::read_people;
-use super::queries::{Filter, read_open_runs};
+use super::queries::Filter;
 use super::slices::{read_cut_runs, within};
 use super::{FinalizedRun, OpenRun, PendingRun, People, RunKeys, Store, Transaction};
 use crate::budgets::crossing::PublishedState;

@@ -4,7 +4,7 @@ use chrono::{DateTime, Utc};
 use mesh_db::sql::{Row, Sql};
 use mesh_events::proto::mesh::job::v1::Job;
 
-use super::runs::Transaction;
+use super::transaction::Transaction;
 use crate::costing::WasteColumns;
 use crate::domain::{Class, Micros};
 use crate::error::Error;

@@ -94,6 +94,17 @@ impl FinalizedRun {
     }
 }
 
+impl PriceBooks {
+    /// Cost over time of a run that has ended. `None` if its price book or its history is not stored.
+    ///
+    /// # Errors
+    /// As [`PriceBooks::get`].
+    pub async fn curve(&mut self, run: &FinalizedRun) -> Result<Option<CostCurve>, Error> {
+        let book = self.get(&run.price_book).await?;
+        Ok(book.and_then(|book| run.curve(&book)))
+    }
+}
+
 /// Runs per page.
 const PAGE_RUNS: u32 = 2000;
 

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use mesh_db::sql::{Row, Sql};
 
 use super::Store;
-use super::runs::Transaction;
+use super::transaction::Transaction;
 use crate::error::Error;
 
 /// The partitions of a node since a change.

@@ -3,7 +3,7 @@
 use mesh_db::sql::{Row, Sql};
 
 use super::Store;
-use super::runs::Transaction;
+use super::transaction::Transaction;
 use crate::domain::Interval;
 use crate::domain::node_costs::NodeState;
 use crate::error::Error;

@@ -6,7 +6,7 @@ use mesh_db::sql::Sql;
 use mesh_events::proto::mesh::job::v1::Job;
 use prost::Message as _;
 
-use super::runs::Transaction;
+use super::transaction::Transaction;
 use super::{RunKeys, Store};
 use crate::error::Error;
 use crate::usage::{request_facts, tags};

@@ -8,7 +8,7 @@ use mesh_events::proto::mesh::event::v1::Identity;
 use mesh_runtime::api::{AuthMethod, Caller};
 
 use super::Store;
-use super::runs::Transaction;
+use super::transaction::Transaction;
 use crate::error::Error;
 
 /// A person as an OIDC provider knows them, or a Unix user without a known person.

@@ -1,21 +1,15 @@
 //! Queries for costs by slice: final costs wholly within a slice are summed by the database, those of runs that its bounds cut are
 //! returned one by one. A report of many slices takes as many queries as one of a single slice.
 
-use std::collections::HashMap;
-use std::sync::Arc;
-
 use mesh_db::pool::{Access, Transaction as Snapshot};
 use mesh_db::sql::{Row, Sql};
 
 use super::Store;
 use super::finalized_runs::{FinalizedRun, finalized, overlapping, priced, read_runs};
-use super::queries::{
-    CostGroup, CostSum, Filter, OpenRun, filtered, read_open_runs, read_sum, sums,
-};
-use super::runs::book_text;
-use crate::domain::{CostCurve, Interval};
+use super::open_runs::{OpenRun, read_open_runs};
+use super::queries::{CostGroup, CostSum, Filter, filtered, of_slices, read_sum, sums};
+use crate::domain::Interval;
 use crate::error::Error;
-use crate::price_book::PriceBook;
 
 /// Final costs of slices that follow each other.
 #[derive(Clone, Debug, Default)]
@@ -117,19 +111,6 @@ pub(super) async fn read_cut_runs(
     read_runs(snapshot, sql).await
 }
 
-/// Slices with their positions, as a table `s`.
-pub(super) fn of_slices(mut sql: Sql, slices: &[Interval]) -> Sql {
-    sql = sql.push("(VALUES ");
-    for (position, (from, to)) in slices.iter().enumerate() {
-        let position = i64::try_from(position).unwrap_or_default();
-        sql = sql
-            .push(if position == 0 { "(" } else { ", (" })
-            .list([(*from).into(), (*to).into(), position.into()])
-            .push(")");
-    }
-    sql.push(") AS s")
-}
-
 /// Only runs that started and ended within the slice.
 pub(super) fn within(sql: Sql, (from, to): Interval) -> Sql {
     sql.push(" AND costs.at >= ")
@@ -140,49 +121,4 @@ pub(super) fn within(sql: Sql, (from, to): Interval) -> Sql {
         .bind(from)
         .push(" AND costs.at - charged_seconds < ")
         .bind(to)
-}
-
-/// Price books by their labels, each read from the database once.
-pub struct PriceBooks {
-    store: Store,
-    known: HashMap<String, Option<Arc<PriceBook>>>,
-}
-
-impl PriceBooks {
-    /// Reads from this database.
-    pub fn of(store: &Store) -> Self {
-        Self {
-            store: store.clone(),
-            known: HashMap::new(),
-        }
-    }
-
-    /// The book of this label. `None` if it was never stored.
-    ///
-    /// # Errors
-    /// If the database refuses, or a stored book cannot be read.
-    pub async fn get(&mut self, label: &str) -> Result<Option<Arc<PriceBook>>, Error> {
-        if let Some(known) = self.known.get(label) {
-            return Ok(known.clone());
-        }
-        const ACTION: &str = "read price book";
-        let rows = self.store.database.rows(ACTION, &book_text(label)).await?;
-        let text = rows.first().map(|row| row.get::<Option<String>>("content"));
-        let text = text.transpose().map_err(Error::database(ACTION))?.flatten();
-        let book = text
-            .map(|text| PriceBook::parse(&text, label))
-            .transpose()?;
-        let book = book.map(Arc::new);
-        self.known.insert(label.to_owned(), book.clone());
-        Ok(book)
-    }
-
-    /// Cost over time of a run that has ended. `None` if its price book or its history is not stored.
-    ///
-    /// # Errors
-    /// As [`PriceBooks::get`].
-    pub async fn curve(&mut self, run: &FinalizedRun) -> Result<Option<CostCurve>, Error> {
-        let book = self.get(&run.price_book).await?;
-        Ok(book.and_then(|book| run.curve(&book)))
-    }
 }

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::response::{amount_text, amount_texts};
-use super::{Api, openapi, time};
+use super::{Api, problem_responses, time};
 use crate::domain::Micros;
 use crate::node_costs::{self, NodeCostRow};
 
@@ -57,7 +57,7 @@ const MAX_DAYS: i64 = 400;
 
 /// Lists the costs of nodes in a period, by category.
 #[utoipa::path(get, operation_id = "listNodeCosts", path = "/v1/costs/nodes", tag = "costs", params(NodeQuery), responses(
-    (status = 200, description = "Costs of the nodes", body = NodeCosts), (status = 400, response = openapi::BadRequest), (status = 401, response = openapi::Unauthorized), (status = 403, response = openapi::Forbidden), (status = 503, response = openapi::Unavailable),
+    (status = 200, description = "Costs of the nodes", body = NodeCosts), (status = 400, response = problem_responses::BadRequest), (status = 401, response = problem_responses::Unauthorized), (status = 403, response = problem_responses::Forbidden), (status = 503, response = problem_responses::Unavailable),
 ))]
 pub(super) async fn list(
     caller: Caller,

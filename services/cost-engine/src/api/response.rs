@@ -11,7 +11,6 @@ use utoipa::ToSchema;
 
 use crate::adapters::CostGroup;
 use crate::domain::{Micros, RunsCost};
-use crate::spending::{PersonSpending, PersonalAmount};
 
 pub(super) use live::live;
 pub(super) use report::spent;
@@ -146,21 +145,6 @@ pub struct CostReportRow {
     )]
     #[schema(value_type = Option<BTreeMap<String, String>>)]
     pub lost_micros: BTreeMap<&'static str, Micros>,
-}
-
-/// What a person's own jobs cost since a time. A run counts with the part of its cost since then.
-#[derive(Clone, Debug, Serialize, ToSchema)]
-pub struct PersonalCosts {
-    /// Names of the person's Unix users, on all clusters.
-    pub users: Vec<String>,
-    /// Start of the period.
-    pub since: DateTime<Utc>,
-    /// Time up to which running jobs are charged.
-    pub as_of: DateTime<Utc>,
-    /// Amounts, one for each currency.
-    pub amounts: Vec<PersonalAmount>,
-    /// The same by person: the person that the caller is, and Unix users of the caller whose person is not known.
-    pub people: Vec<PersonSpending>,
 }
 
 pub(crate) fn amount_text<S: Serializer>(

@@ -9,7 +9,8 @@ use mesh_runtime::{HealthNote, ReloadTimer, WatchedFiles};
 use tokio::sync::watch;
 
 use super::Budget;
-use super::files::{self, BudgetsError};
+use super::error::BudgetsError;
+use super::files;
 use crate::adapters::Store;
 use crate::metrics;
 use crate::price_book::PriceBook;

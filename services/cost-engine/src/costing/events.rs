@@ -1,13 +1,13 @@
 //! Payloads of cost events, and the events around them.
 
-use mesh_events::proto::mesh::cost::v1::{CostClass, CostEvent, Money};
+use mesh_events::proto::mesh::cost::v1::{CostClass, CostEvent};
 use mesh_events::proto::mesh::event::v1::event::Payload;
 use mesh_events::proto::mesh::event::v1::{Correlation, IdSource, Source};
 use mesh_events::proto::mesh::job::v1::{Job, Usage as JobUsage};
 use mesh_events::{Event, EventId, EventType, SCHEMA_VERSION};
 use pbjson_types::Timestamp;
 
-use super::{WasteColumns, rate, rate_at, spent, waste};
+use super::{WasteColumns, money, rate, rate_at, spent, waste};
 use crate::accrual::{AccrualPoint, AccrualReason};
 use crate::domain::money::fraction;
 use crate::domain::{Class, Micros, PriceError};
@@ -237,13 +237,6 @@ fn described(book: &PriceBook) -> CostEvent {
         mode: book.mode_name().to_owned(),
         price_book: book.label(),
         ..CostEvent::default()
-    }
-}
-
-pub(super) fn money(book: &PriceBook, amount: Micros) -> Money {
-    Money {
-        micros: amount.0,
-        currency: book.currency.clone(),
     }
 }
 

@@ -4,8 +4,7 @@ use mesh_events::proto::mesh::cost::v1::{CostEvent, Waste};
 use mesh_events::proto::mesh::job::v1::Job;
 use num_traits::{ToPrimitive as _, Zero as _};
 
-use super::events::money;
-use super::{nodes_held, times, usage_and_factor};
+use super::{money, nodes_held, times, usage_and_factor};
 use crate::domain::money::{Exact, integer};
 use crate::domain::{Micros, PriceError, price, waste};
 use crate::price_book::{Charge, PriceBook};

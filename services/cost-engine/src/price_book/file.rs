@@ -1,5 +1,7 @@
 //! Serde types of the file. Values keep their position in the text, so that faults found later can name the line.
 
+use std::path::{Path, PathBuf};
+
 use serde::Deserialize;
 use toml::{Spanned, Value};
 
@@ -101,4 +103,9 @@ pub(super) struct BillingFile {
     pub price: Spanned<Value>,
     pub from: Option<Spanned<Value>>,
     pub to: Option<Spanned<Value>>,
+}
+
+/// Path of a series file, which is relative to the book.
+pub(super) fn beside(folder: Option<&Path>, file: &str) -> PathBuf {
+    folder.unwrap_or(Path::new("")).join(file)
 }

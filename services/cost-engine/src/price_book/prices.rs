@@ -7,8 +7,7 @@ use std::sync::Arc;
 use chrono_tz::Tz;
 use toml::{Spanned, Value};
 
-use super::file::{PriceFile, SeriesFile};
-use super::read::beside;
+use super::file::{PriceFile, SeriesFile, beside};
 use super::value::Faults;
 use super::{Prices, series};
 use crate::domain::calendar::Calendar;

@@ -1,13 +1,15 @@
 //! Converts the serde types into a price book and collects all faults.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use num_traits::{One as _, Signed as _};
 use sha2::{Digest as _, Sha256};
 use toml::{Spanned, Value};
 
-use super::file::{BillingFile, BookFile, FactorFile, NodeTypeFile, PartitionFile, WeightsFile};
+use super::file::{
+    BillingFile, BookFile, FactorFile, NodeTypeFile, PartitionFile, WeightsFile, beside,
+};
 use super::prices::{prices, schedule};
 use super::value::Faults;
 use super::{Charge, FactorKey, Fault, NodeSelector, NodeType, PriceBook, Prices};
@@ -100,11 +102,6 @@ fn book(file: BookFile, folder: Option<&Path>, faults: &mut Faults<'_>) -> Price
         partition_prices,
         spot,
     }
-}
-
-/// Path of a series file, which is relative to the book.
-pub(super) fn beside(folder: Option<&Path>, file: &str) -> PathBuf {
-    folder.unwrap_or(Path::new("")).join(file)
 }
 
 /// The text with the contents of its series files, so that it can be read without them. Unreadable files are reported elsewhere.

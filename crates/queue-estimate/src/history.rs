@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use serde::{Deserialize, Serialize};
 
-use crate::queue::{Key, Resources, Seconds};
+use crate::queue::{Key, Resources, Seconds, Snapshot, Waiting};
 use crate::random::Random;
 
 /// Waits per class.
@@ -48,6 +48,15 @@ impl Class {
         self.partition == other.partition
             && (self.size - other.size).abs() <= 1
             && (self.limit - other.limit).abs() <= 1
+    }
+}
+
+impl Snapshot {
+    /// The class of a waiting job, for the history of waits.
+    pub fn class(&self, job: &Waiting) -> Class {
+        let pool = job.pools.first().and_then(|pool| self.pools.get(*pool));
+        let capacity = pool.map_or(Resources::default(), |pool| pool.capacity);
+        Class::of(job.partition, job.size, capacity, job.limit)
     }
 }
 

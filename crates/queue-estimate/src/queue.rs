@@ -2,8 +2,6 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::history::Class;
-
 /// Seconds: a duration, or a Unix time.
 pub type Seconds = i64;
 
@@ -142,13 +140,4 @@ pub struct Snapshot {
     pub running: Vec<Running>,
     /// Waiting jobs in the order in which the scheduler looks at them.
     pub waiting: Vec<Waiting>,
-}
-
-impl Snapshot {
-    /// The class of a waiting job, for the history of waits.
-    pub fn class(&self, job: &Waiting) -> Class {
-        let pool = job.pools.first().and_then(|pool| self.pools.get(*pool));
-        let capacity = pool.map_or(Resources::default(), |pool| pool.capacity);
-        Class::of(job.partition, job.size, capacity, job.limit)
-    }
 }

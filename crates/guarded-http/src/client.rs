@@ -96,7 +96,9 @@ impl Client {
     /// # Errors
     /// If the resolver or a client cannot be created.
     pub fn new(network: Network, section: &'static str) -> Result<Self, ClientError> {
-        let names = Names::new(&network.dns_servers, format!("{section}.dns_servers"))?;
+        let key = format!("{section}.dns_servers");
+        let names = Names::new(&network.dns_servers, key.clone())
+            .map_err(|source| ClientError::Resolver { key, source })?;
         let proxied = network.proxy.as_ref();
         let proxied = proxied.map(|proxy| proxied_client(&network, proxy, names.clone()));
         Ok(Self {

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use hickory_resolver::config::{
     ConnectionConfig, LookupIpStrategy, NameServerConfig, ResolveHosts, ResolverConfig,
 };
+use hickory_resolver::net::NetError;
 use hickory_resolver::net::runtime::TokioRuntimeProvider;
 use hickory_resolver::{Resolver, TokioResolver};
 use ipnet::IpNet;
@@ -15,7 +16,6 @@ use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use tokio::sync::watch;
 
 use crate::address::check;
-use crate::client::ClientError;
 use crate::system::{System, ask};
 
 /// The source of addresses.
@@ -118,7 +118,7 @@ impl Names {
     ///
     /// # Errors
     /// If the resolver cannot be created.
-    pub fn new(servers: &[SocketAddr], key: String) -> Result<Self, ClientError> {
+    pub fn new(servers: &[SocketAddr], key: String) -> Result<Self, NetError> {
         if servers.is_empty() {
             return Ok(Self::of_system(System::new(ask)));
         }
@@ -135,10 +135,7 @@ impl Names {
         let options = resolver.options_mut();
         options.use_hosts_file = ResolveHosts::Never;
         options.ip_strategy = LookupIpStrategy::Ipv4AndIpv6;
-        let resolver = match resolver.build() {
-            Ok(resolver) => Box::new(resolver),
-            Err(source) => return Err(ClientError::Resolver { key, source }),
-        };
+        let resolver = Box::new(resolver.build()?);
         Ok(Self::of(Source::Servers { resolver, key }))
     }
 

@@ -1,4 +1,4 @@
-//! The measured programs, and their resource usage.
+//! The measured programs, and the resource usage of processes.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -139,4 +139,18 @@ pub fn cpu_time(pid: u32) -> anyhow::Result<Duration> {
     // The value on Linux for all supported architectures.
     const TICKS_PER_SECOND: u64 = 100;
     Ok(Duration::from_millis(ticks * 1_000 / TICKS_PER_SECOND))
+}
+
+/// Elapsed time, and CPU time of this process.
+pub struct Stopwatch(Instant, Duration);
+
+impl Stopwatch {
+    pub fn start() -> anyhow::Result<Self> {
+        Ok(Self(Instant::now(), cpu_time(std::process::id())?))
+    }
+
+    pub fn stop(self) -> anyhow::Result<(Duration, Duration)> {
+        let cpu = cpu_time(std::process::id())?;
+        Ok((self.0.elapsed(), cpu.saturating_sub(self.1)))
+    }
 }

@@ -1,6 +1,6 @@
 //! Speed of durable appends: decode, hash, chain and insert in the ledger's transactions, compared with [`raw`] inserts.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::ensure;
 use bytes::Bytes;
@@ -17,7 +17,7 @@ use super::database::{Databases, Kind, location};
 use super::size::Size;
 use super::{history, raw};
 use crate::Arguments;
-use crate::process::cpu_time;
+use crate::process::Stopwatch;
 use crate::report::{Line, Section};
 use crate::stats::Sorted;
 
@@ -99,20 +99,6 @@ pub async fn measure(arguments: &Arguments) -> anyhow::Result<Section> {
             arguments.rounds
         )],
     })
-}
-
-/// Elapsed time, and CPU time of this process.
-pub struct Stopwatch(Instant, Duration);
-
-impl Stopwatch {
-    pub fn start() -> anyhow::Result<Self> {
-        Ok(Self(Instant::now(), cpu_time(std::process::id())?))
-    }
-
-    pub fn stop(self) -> anyhow::Result<(Duration, Duration)> {
-        let cpu = cpu_time(std::process::id())?;
-        Ok((self.0.elapsed(), cpu.saturating_sub(self.1)))
-    }
 }
 
 /// From received bytes to durable entries, by the service's own handler.

@@ -12,8 +12,8 @@ use sqlx::{
     Decode, Row, Type, TypeInfo as _,
 };
 
-use super::append::Stopwatch;
 use super::database::{postgres, sqlite};
+use crate::process::Stopwatch;
 
 pub const TABLES: [&str; 4] = ["entries", "payloads", "event_index", "event_nodes"];
 

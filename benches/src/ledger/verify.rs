@@ -19,9 +19,8 @@ use sha2::{Digest as _, Sha256};
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, Either};
 use tokio::task::JoinSet;
 
-use super::append::Stopwatch;
 use super::database::{Kind, location, postgres, sqlite};
-use crate::process::Memory;
+use crate::process::{Memory, Stopwatch};
 use crate::report::Line;
 use crate::stats::Sorted;
 

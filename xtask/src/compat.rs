@@ -12,7 +12,8 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 
-use crate::docs::{replace, row};
+use crate::docs::replace;
+use crate::markdown::row;
 use crate::programs::{self, Program};
 
 /// A test binary, or a part of one, that uses a live Slurm.

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 use regex::Regex;
 
-use crate::docs::row;
+use crate::markdown::{cell, row};
 
 const HEAD: &str = "\
 # Configuration keys
@@ -109,21 +109,6 @@ impl Section {
             row(page, &cells);
         }
     }
-}
-
-/// Escapes text for a table cell: placeholders like `<path>` are not HTML.
-fn cell(text: &str) -> String {
-    let mut is_code = false;
-    let mut cell = String::new();
-    for c in text.chars() {
-        is_code ^= c == '`';
-        match c {
-            '|' => cell.push_str("\\|"),
-            '<' if !is_code => cell.push_str("&lt;"),
-            c => cell.push(c),
-        }
-    }
-    cell
 }
 
 fn kind(value: &str) -> &'static str {

@@ -11,6 +11,8 @@ use mesh_events::catalogue::{
 };
 use mesh_events::{Category, EventType, FactKind};
 
+use crate::markdown::row;
+
 /// Generated files and their content.
 pub fn files(root: &Path) -> Result<BTreeMap<PathBuf, String>> {
     let events = [("event-types", event_types()), ("subjects", subjects())];
@@ -205,10 +207,6 @@ fn roles() -> Result<String> {
         text.push('\n');
     }
     Ok(text)
-}
-
-pub fn row(table: &mut String, cells: &[&str]) {
-    writeln!(table, "| {} |", cells.join(" | ")).expect("writing to a string does not fail");
 }
 
 #[cfg(test)]

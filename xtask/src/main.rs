@@ -12,6 +12,7 @@ mod docs;
 mod duplicates;
 mod identifiers;
 mod links;
+mod markdown;
 mod modules;
 mod programs;
 mod test;

@@ -1,12 +1,8 @@
 //! Statements with many rows as parameters: the statement reads them from a common table expression named `bulk`.
 
 use std::ops::{Deref, Range};
-use std::sync::Arc;
 
-use sqlx::postgres::PgConnection;
-use sqlx::query::Query;
-use sqlx::sqlite::{SqliteArguments, SqliteConnection};
-use sqlx::{AssertSqlSafe, Postgres, QueryBuilder, Sqlite};
+use sqlx::{Postgres, QueryBuilder, Sqlite};
 
 use crate::pool::Conn;
 use crate::sql::{Column, LastText, Row};
@@ -14,11 +10,6 @@ use crate::sql::{Column, LastText, Row};
 /// Maximum number of rows per statement. SQLite needs a placeholder for each value, so a statement
 /// is prepared once per number of rows. Chunk sizes are therefore powers of two.
 const MAX_CHUNK_ROWS: usize = 128;
-/// PostgreSQL: minimum number of rows for COPY. With fewer rows its two round trips cost more than
-/// they save.
-const MIN_COPY_ROWS: usize = 16;
-/// Bytes of a COPY sent at a time. The server inserts them while the next are prepared.
-const COPY_CHUNK: usize = 64 * 1024;
 
 /// Rows as named columns.
 pub type BulkRows<'a> = [(&'static str, Column<'a>)];
@@ -139,92 +130,6 @@ impl Conn<'_> {
     }
 }
 
-/// Inserts rows in statements of up to [`MAX_CHUNK_ROWS`] rows. The connection's thread inserts one
-/// chunk while the next is bound.
-pub(crate) async fn insert_sqlite(
-    connection: &mut SqliteConnection,
-    table: &'static str,
-    columns: &BulkRows<'_>,
-) -> Result<(), sqlx::Error> {
-    let mut prepared: Option<(usize, Arc<str>)> = None;
-    let mut bound = chunks(count(columns)).map(|rows| {
-        let text = match &prepared {
-            Some((count, text)) if *count == rows.len() => Arc::clone(text),
-            _ => Arc::from(values_statement(table, columns, rows.len())),
-        };
-        prepared = Some((rows.len(), Arc::clone(&text)));
-        bind_rows(text, columns, rows)
-    });
-    let mut next = bound.next();
-    while let Some(insert) = next {
-        let (inserted, following) =
-            tokio::join!(biased; insert.execute(&mut *connection), async { bound.next() });
-        inserted?;
-        next = following;
-    }
-    Ok(())
-}
-
-fn values_statement(table: &str, columns: &BulkRows<'_>, rows: usize) -> String {
-    let row = format!("({})", vec!["?"; columns.len()].join(","));
-    let rows = vec![row; rows].join(",");
-    format!("INSERT INTO {table} ({}) VALUES {rows}", names(columns))
-}
-
-fn bind_rows(
-    text: Arc<str>,
-    columns: &BulkRows<'_>,
-    rows: Range<usize>,
-) -> Query<'static, Sqlite, SqliteArguments> {
-    let mut query = sqlx::query(AssertSqlSafe(text));
-    let mut texts = vec![LastText::default(); columns.len()];
-    for row in rows {
-        for ((_, column), last) in columns.iter().zip(&mut texts) {
-            query = column.bind_one_to(query, row, last);
-        }
-    }
-    query
-}
-
-/// Inserts rows by COPY, or as arrays if there are few.
-pub(crate) async fn insert_postgres(
-    connection: &mut PgConnection,
-    table: &'static str,
-    columns: &BulkRows<'_>,
-) -> Result<(), sqlx::Error> {
-    if count(columns) < MIN_COPY_ROWS {
-        let into = format!("INSERT INTO {table} ({}) ", names(columns));
-        let mut insert = QueryBuilder::<Postgres>::new(into);
-        push_arrays(&mut insert, columns);
-        insert.build().execute(connection).await?;
-        return Ok(());
-    }
-    let statement = format!(
-        "COPY {table} ({}) FROM STDIN (FORMAT binary)",
-        names(columns)
-    );
-    let mut copy = connection.copy_in_raw(&statement).await?;
-    // <https://www.postgresql.org/docs/current/sql-copy.html>: a signature, flags, no header
-    // extension, the rows, and -1 as the trailer.
-    let mut buffer = Vec::with_capacity(COPY_CHUNK + COPY_CHUNK / 4);
-    buffer.extend_from_slice(b"PGCOPY\n\xff\r\n\0");
-    buffer.extend_from_slice(&[0; 8]);
-    let width = i16::try_from(columns.len()).expect("a table has fewer columns");
-    for row in 0..count(columns) {
-        buffer.extend_from_slice(&width.to_be_bytes());
-        for (_, column) in columns {
-            column.copy_to(&mut buffer, row);
-        }
-        if buffer.len() >= COPY_CHUNK {
-            copy.send(buffer.as_slice()).await?;
-            buffer.clear();
-        }
-    }
-    buffer.extend_from_slice(&(-1_i16).to_be_bytes());
-    copy.send(buffer.as_slice()).await?;
-    copy.finish().await.map(drop)
-}
-
 pub(crate) fn count(bulk: &BulkRows<'_>) -> usize {
     bulk.first().map_or(0, |(_, column)| column.len())
 }
@@ -245,7 +150,7 @@ fn push_rows(query: &mut QueryBuilder<Sqlite>, bulk: &BulkRows<'_>, rows: Range<
 }
 
 /// Appends all rows as arrays. The text does not depend on their number, so it is prepared once.
-fn push_arrays(query: &mut QueryBuilder<Postgres>, bulk: &BulkRows<'_>) {
+pub(crate) fn push_arrays(query: &mut QueryBuilder<Postgres>, bulk: &BulkRows<'_>) {
     query.push("SELECT * FROM UNNEST(");
     let mut arrays = query.separated(", ");
     for (_, column) in bulk {
@@ -254,7 +159,8 @@ fn push_arrays(query: &mut QueryBuilder<Postgres>, bulk: &BulkRows<'_>) {
     query.push(")");
 }
 
-fn chunks(count: usize) -> impl Iterator<Item = Range<usize>> {
+/// Ranges of the rows, of at most [`MAX_CHUNK_ROWS`] each.
+pub(crate) fn chunks(count: usize) -> impl Iterator<Item = Range<usize>> {
     let mut begin = 0;
     std::iter::from_fn(move || {
         let size = (count - begin).checked_ilog2().map(|log| 1 << log)?;

@@ -3,41 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sqlx::migrate::Migrator;
-
 use crate::pool::{Connection, Pool, WriteTransaction};
 use crate::sql::{Row, Sql};
-use crate::{Error, Location, migrations, postgres, sqlite};
+use crate::{Error, Location, Tables, migrations, postgres, sqlite};
 
 /// Statement timeout of writers on PostgreSQL.
 const WRITE_TIMEOUT: &str = "5s";
-
-/// A service's tables.
-#[derive(Debug)]
-pub struct Tables {
-    /// Owning service, such as `ledger`.
-    pub name: &'static str,
-    /// Migrations that create them in a SQLite file.
-    pub sqlite: Migrator,
-    /// Migrations that create them in a PostgreSQL database.
-    pub postgres: Migrator,
-    /// Name of the first table: the role that owns it may migrate all of them.
-    pub first: &'static str,
-    /// Instruction for the operator if the tables are missing and the role may not create them.
-    pub remedy: &'static str,
-}
-
-impl Tables {
-    /// Version of the newest migration.
-    pub fn version(&self, location: &Location) -> i64 {
-        let migrations = match location {
-            Location::Sqlite(_) => &self.sqlite,
-            Location::Postgres(_) => &self.postgres,
-        };
-        let versions = migrations.iter().map(|migration| migration.version);
-        versions.max().unwrap_or_default()
-    }
-}
 
 /// Limits of a database's connections.
 #[derive(Clone, Copy, Debug)]
@@ -201,6 +172,8 @@ impl Database {
 
 #[cfg(test)]
 mod tests {
+    use sqlx::migrate::Migrator;
+
     use super::*;
 
     static TABLES: Tables = Tables {

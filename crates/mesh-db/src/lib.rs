@@ -17,6 +17,7 @@ mod config;
 pub mod damage;
 mod database;
 pub mod error;
+mod insert;
 pub mod location;
 pub mod migrations;
 pub mod pool;
@@ -26,6 +27,7 @@ pub mod sqlite;
 
 pub use bulk::Bulk;
 pub use config::DatabaseConfig;
-pub use database::{Database, Limits, Tables};
+pub use database::{Database, Limits};
 pub use error::{Error, is_timeout, is_unavailable};
 pub use location::Location;
+pub use migrations::Tables;

@@ -14,6 +14,33 @@ const CONTRACT: &str = "contract";
 const TABLE: &str = "_sqlx_migrations";
 const APPLIED: &str = "SELECT version, description FROM _sqlx_migrations ORDER BY version";
 
+/// A service's tables.
+#[derive(Debug)]
+pub struct Tables {
+    /// Owning service, such as `ledger`.
+    pub name: &'static str,
+    /// Migrations that create them in a SQLite file.
+    pub sqlite: Migrator,
+    /// Migrations that create them in a PostgreSQL database.
+    pub postgres: Migrator,
+    /// Name of the first table: the role that owns it may migrate all of them.
+    pub first: &'static str,
+    /// Instruction for the operator if the tables are missing and the role may not create them.
+    pub remedy: &'static str,
+}
+
+impl Tables {
+    /// Version of the newest migration.
+    pub fn version(&self, location: &Location) -> i64 {
+        let migrations = match location {
+            Location::Sqlite(_) => &self.sqlite,
+            Location::Postgres(_) => &self.postgres,
+        };
+        let versions = migrations.iter().map(|migration| migration.version);
+        versions.max().unwrap_or_default()
+    }
+}
+
 /// Runs the missing migrations on a SQLite file.
 ///
 /// # Errors

@@ -5,8 +5,10 @@ use sqlx::postgres::{PgConnection, PgPool};
 use sqlx::sqlite::{SqliteConnection, SqlitePool};
 use sqlx::{AssertSqlSafe, Connection as _, Postgres, Sqlite};
 
-use crate::bulk::{self, BulkRows};
 use crate::sql::{Dialect, Row, Sql, Value};
+
+/// Virtual machine instructions between two checks of the clock, well below a millisecond.
+const PROGRESS_INSTRUCTIONS: i32 = 10_000;
 
 /// A connection pool.
 #[derive(Clone, Debug)]
@@ -53,7 +55,7 @@ impl Pool {
     /// Closes all connections.
     pub async fn close(&self) {
         match self {
-            Self::Sqlite(pool) => crate::sqlite::close(pool).await,
+            Self::Sqlite(pool) => close_sqlite(pool).await,
             Self::Postgres(pool) => pool.close().await,
         }
     }
@@ -137,9 +139,7 @@ impl Connection {
         condition: impl Fn() -> bool + Send + 'static,
     ) -> Result<(), sqlx::Error> {
         match &mut self.pooled {
-            Pooled::Sqlite(connection) => {
-                crate::sqlite::interrupt_when(connection, condition).await
-            }
+            Pooled::Sqlite(connection) => interrupt_when(connection, condition).await,
             Pooled::Postgres(_) => Ok(()),
         }
     }
@@ -279,25 +279,31 @@ impl Conn<'_> {
             Self::Postgres(connection) => postgres(sql).execute(connection).await?.rows_affected(),
         })
     }
+}
 
-    /// Inserts rows in the form that is fastest for the dialect. Call it in a transaction: SQLite may need several statements. Numbers are
-    /// `BIGINT` on PostgreSQL.
-    ///
-    /// # Errors
-    /// If the database refuses.
-    pub async fn insert(
-        self,
-        table: &'static str,
-        columns: &BulkRows<'_>,
-    ) -> Result<(), sqlx::Error> {
-        if bulk::count(columns) == 0 {
-            return Ok(());
-        }
-        match self {
-            Self::Sqlite(connection) => bulk::insert_sqlite(connection, table, columns).await,
-            Self::Postgres(connection) => bulk::insert_postgres(connection, table, columns).await,
+/// Checkpoints the WAL into the file, then closes the pool. SQLite checkpoints only when the last
+/// connection closes, which may be a reader. A copy of the file alone would then lack the newest
+/// rows.
+async fn close_sqlite(pool: &SqlitePool) {
+    if pool.size() > 0
+        && let Ok(mut connection) = pool.acquire().await
+    {
+        let checkpointed = sqlx::query("PRAGMA wal_checkpoint(TRUNCATE)").execute(&mut *connection);
+        if let Err(error) = checkpointed.await {
+            tracing::debug!(%error, "WAL checkpoint at close failed");
         }
     }
+    pool.close().await;
+}
+
+/// Interrupts queries on SQLite once the condition holds.
+pub(crate) async fn interrupt_when(
+    connection: &mut SqliteConnection,
+    condition: impl Fn() -> bool + Send + 'static,
+) -> Result<(), sqlx::Error> {
+    let mut handle = connection.lock_handle().await?;
+    handle.set_progress_handler(PROGRESS_INSTRUCTIONS, move || !condition());
+    Ok(())
 }
 
 fn sqlite(sql: &Sql) -> sqlx::query::Query<'static, Sqlite, sqlx::sqlite::SqliteArguments> {

@@ -10,12 +10,11 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use sqlx::sqlite::{
-    SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqlitePool, SqlitePoolOptions,
-    SqliteSynchronous,
+    SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous,
 };
 
 use crate::Error;
-use crate::pool::Pool;
+use crate::pool::{Pool, interrupt_when};
 
 const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -26,9 +25,6 @@ const AUTOCHECKPOINT_PAGES: &str = "8000";
 /// Page cache of a writer, in KiB because it is negative. It holds the pages of one transaction, so
 /// that they are not written before its commit.
 const WRITER_CACHE: &str = "-16384";
-
-/// Virtual machine instructions between two checks of the clock, well below a millisecond.
-const PROGRESS_INSTRUCTIONS: i32 = 10_000;
 
 /// Creates the file and lazy pools: one writer connection, and read-only connections with a query
 /// timeout.
@@ -63,21 +59,6 @@ pub fn pools(
     Ok((Pool::Sqlite(writer), Pool::Sqlite(readers)))
 }
 
-/// Checkpoints the WAL into the file, then closes the pool. SQLite checkpoints only when the last
-/// connection closes, which may be a reader. A copy of the file alone would then lack the newest
-/// rows.
-pub async fn close(pool: &SqlitePool) {
-    if pool.size() > 0
-        && let Ok(mut connection) = pool.acquire().await
-    {
-        let checkpointed = sqlx::query("PRAGMA wal_checkpoint(TRUNCATE)").execute(&mut *connection);
-        if let Err(error) = checkpointed.await {
-            tracing::debug!(%error, "WAL checkpoint at close failed");
-        }
-    }
-    pool.close().await;
-}
-
 /// Creates the file if it is missing, readable by its owner only.
 fn create(path: &Path) -> std::io::Result<()> {
     let mut file = OpenOptions::new();
@@ -92,16 +73,6 @@ async fn limit(
 ) -> Result<(), sqlx::Error> {
     let end = Instant::now() + query_timeout;
     interrupt_when(connection, move || Instant::now() >= end).await
-}
-
-/// Interrupts queries once the condition holds.
-pub(crate) async fn interrupt_when(
-    connection: &mut SqliteConnection,
-    condition: impl Fn() -> bool + Send + 'static,
-) -> Result<(), sqlx::Error> {
-    let mut handle = connection.lock_handle().await?;
-    handle.set_progress_handler(PROGRESS_INSTRUCTIONS, move || !condition());
-    Ok(())
 }
 
 /// Options of a connection with many writes. The undo data of single statements, needed by every

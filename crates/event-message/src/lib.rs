@@ -9,14 +9,10 @@
 //! Text from outside (names, paths, reasons) is stored unmodified; every layout escapes and truncates it. Everything is
 //! pure. Deliberately absent: IO, async, clocks, randomness, and which events somebody wants (`event-filter`).
 
-mod advice;
 pub mod attempt_outcome;
-mod budget;
 pub mod cancellation;
 pub mod digest;
 pub mod format;
-mod job;
-mod line;
 mod link;
 mod markup;
 pub mod message;
@@ -25,7 +21,7 @@ pub mod pending;
 pub mod schedule;
 pub mod text;
 
-pub use job::person;
 pub use link::Link;
 pub use markup::{Dialect, Span, Text, clean, units};
+pub use message::job::person;
 pub use message::{DEFAULT_TYPES, Message, MessageField, Notice, Severity};

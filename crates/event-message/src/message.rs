@@ -3,12 +3,17 @@
 //! A message has a heading, a sentence, fields and links. Slack, Teams, Discord and PagerDuty differ in layout,
 //! escaping and limits only.
 
+mod advice;
+mod budget;
+pub(super) mod job;
+mod line;
+
 use chrono::{DateTime, Utc};
 use mesh_events::proto::mesh::cost::v1::{CostEvent, Spending};
 use mesh_events::{Event, EventType};
 use serde::{Deserialize, Serialize};
 
-use crate::{Link, Text, job, line, pending, text};
+use crate::{Link, Text, pending, text};
 
 /// Types sent to chats that name none: events that require the reader's action or that they wait for, except those of
 /// [`is_routine`](event_filter::routine::is_routine). docs/guide/webhooks.md gives the reason for each. A hold is reported

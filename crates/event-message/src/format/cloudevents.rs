@@ -3,8 +3,8 @@
 use mesh_events::cloudevents::{CONTENT_TYPE_JSON, to_json};
 use url::Url;
 
-use super::Content;
-use super::exchange::{Request, Response, Step, Unsendable};
+use super::request::{Request, Response, Unsendable};
+use super::{Content, Step};
 
 pub(super) fn begin(address: &Url, content: &Content<'_>) -> Result<Step, Unsendable> {
     let Content::Event { event, replay, .. } = content else {

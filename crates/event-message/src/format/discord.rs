@@ -7,8 +7,8 @@
 use serde_json::{Value, json};
 use url::Url;
 
-use super::exchange::{Request, Response, Step, Unsendable};
-use super::{Content, fit};
+use super::request::{Request, Response, Unsendable};
+use super::{Content, Step, fit};
 use crate::attempt_outcome::{Outcome, RetryAfter};
 use crate::{Dialect, Message, Severity, Text, units};
 

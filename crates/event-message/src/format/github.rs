@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use url::Url;
 
-use super::exchange::{Request, Response, Step, Unsendable};
-use super::{Content, Secret, fit};
+use super::request::{Request, Response, Unsendable, join};
+use super::{Content, Secret, Step, fit};
 use crate::attempt_outcome::{Outcome, RetryAfter};
 
 /// Below the limit of 64 KB.
@@ -188,16 +188,6 @@ fn judge(response: &Response) -> Outcome {
         403 | 429 if after.is_some() => Outcome::Retry { after },
         _ => response.by_status(),
     }
-}
-
-/// Appends a path to the API's URL, which may have a path itself (`https://github.example.org/api/v3`).
-pub(super) fn join(address: &Url, path: &str) -> Result<Url, Unsendable> {
-    let mut base = address.clone();
-    if !base.path().ends_with('/') {
-        base.set_path(&format!("{}/", base.path()));
-    }
-    base.join(path)
-        .map_err(|_| Unsendable::Address(path.to_owned()))
 }
 
 fn is_name(text: &str) -> bool {

@@ -22,8 +22,8 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
 use url::Url;
 
-use super::exchange::{ProviderState, Request, Response, Step, Unsendable, Verdict};
-use super::{Content, Secret};
+use super::request::{ProviderState, Request, Response, Unsendable, Verdict};
+use super::{Content, Secret, Step};
 use crate::message;
 use crate::{Dialect, Message, Severity};
 

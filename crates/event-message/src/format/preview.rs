@@ -5,8 +5,8 @@ use serde::Serialize;
 use url::Url;
 use utoipa::ToSchema;
 
-use super::exchange::{Method, ProviderState, Response, Step, Unsendable};
-use super::{Content, Format};
+use super::request::{Method, ProviderState, Response, Unsendable};
+use super::{Content, Format, Step};
 
 /// Maximum requests of a format.
 const MAX_REQUESTS: usize = 5;

@@ -16,11 +16,10 @@ use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use url::Url;
 
-use super::exchange::{
-    Method, ProviderState, Request, Response, StateUpdate, Step, Unsendable, Verdict,
+use super::request::{
+    Method, ProviderState, Request, Response, StateUpdate, Unsendable, Verdict, join,
 };
-use super::github::join;
-use super::{Content, Secret, slack};
+use super::{Content, Secret, Step, slack};
 use crate::attempt_outcome::Outcome;
 
 /// Settings.

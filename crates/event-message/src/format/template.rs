@@ -17,8 +17,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use url::Url;
 
-use super::Content;
-use super::exchange::{Request, Response, Step, Unsendable};
+use super::request::{Request, Response, Unsendable};
+use super::{Content, Step};
 
 const LONGEST_TEMPLATE: usize = 8 * 1024;
 const LONGEST_BODY: usize = 64 * 1024;

@@ -1,7 +1,9 @@
-use event_filter::sample;
-use mesh_events::proto::mesh::cost::v1::Money;
+use chrono::DateTime;
+use event_filter::{DecodedEvent, sample};
+use mesh_events::proto::mesh::cost::v1::{CostEvent, Money};
 
 use super::*;
+use crate::Message;
 use crate::digest::{Digest, DigestSchedule};
 
 /// Formats for people.

@@ -4,8 +4,8 @@ use mesh_events::from_timestamp;
 use mesh_events::proto::mesh::cost::v1::Money;
 use mesh_events::proto::mesh::user::v1::{Quota, UserEvent};
 
-use super::{Message, Severity, Text};
-use crate::text;
+use super::{Message, Severity};
+use crate::{Text, text};
 
 /// The message about a budget. `None` for other user events.
 pub fn of(severity: Severity, word: &str, event: &UserEvent) -> Option<Message> {

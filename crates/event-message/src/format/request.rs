@@ -1,4 +1,4 @@
-//! Exchanges of requests and responses.
+//! Requests, their responses, and the verdict on them.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -10,7 +10,6 @@ use redactor::Redactor;
 use serde_json::Value;
 use url::Url;
 
-use super::slack_api::SlackExchange;
 use crate::attempt_outcome::{Outcome, RetryAfter};
 
 /// Values stored from earlier responses of an endpoint, by key.
@@ -181,65 +180,6 @@ impl Verdict {
     }
 }
 
-/// The next step of an exchange.
-#[derive(Debug)]
-pub enum Step {
-    /// Send this request, then pass the response to [`Exchange::answered`].
-    Send(Box<Request>, Exchange),
-    /// The exchange is complete.
-    Done(Verdict),
-}
-
-impl Step {
-    /// An exchange of a single request.
-    pub(super) fn once(request: Request, judge: fn(&Response) -> Outcome) -> Self {
-        Self::once_keeping(request, judge, Vec::new())
-    }
-
-    /// Like [`Step::once`], storing provider state on success.
-    pub(super) fn once_keeping(
-        request: Request,
-        judge: fn(&Response) -> Outcome,
-        keep: Vec<StateUpdate>,
-    ) -> Self {
-        Self::Send(Box::new(request), Exchange(Waiting::Once { judge, keep }))
-    }
-
-    pub(super) fn talk(request: Request, talk: SlackExchange) -> Self {
-        Self::Send(Box::new(request), Exchange(Waiting::Slack(Box::new(talk))))
-    }
-}
-
-/// An exchange that waits for a response.
-#[derive(Debug)]
-pub struct Exchange(Waiting);
-
-#[derive(Debug)]
-enum Waiting {
-    Once {
-        judge: fn(&Response) -> Outcome,
-        keep: Vec<StateUpdate>,
-    },
-    Slack(Box<SlackExchange>),
-}
-
-impl Exchange {
-    /// Processes a response.
-    pub fn answered(self, response: &Response) -> Step {
-        match self.0 {
-            Waiting::Once { judge, keep } => {
-                let verdict = Verdict::of(judge(response), response);
-                if verdict.outcome == Outcome::Delivered {
-                    Step::Done(verdict.keeping(keep))
-                } else {
-                    Step::Done(verdict)
-                }
-            }
-            Waiting::Slack(talk) => talk.answered(response),
-        }
-    }
-}
-
 /// Content that a format cannot express. Retrying would not help.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unsendable {
@@ -264,4 +204,14 @@ pub enum Unsendable {
     /// Valid settings that do not form a valid URL.
     #[error("make message: {0:?} makes no address")]
     Address(String),
+}
+
+/// Appends a path to the API's URL, which may have a path itself (`https://github.example.org/api/v3`).
+pub(super) fn join(address: &Url, path: &str) -> Result<Url, Unsendable> {
+    let mut base = address.clone();
+    if !base.path().ends_with('/') {
+        base.set_path(&format!("{}/", base.path()));
+    }
+    base.join(path)
+        .map_err(|_| Unsendable::Address(path.to_owned()))
 }

@@ -7,8 +7,8 @@ use mesh_events::proto::mesh::user::v1::Notice;
 use mesh_events::{Event, EventType, from_timestamp};
 
 use super::job::{burn_rate, id, total, who};
-use super::{Message, Severity, Text, budget};
-use crate::text;
+use super::{Message, Severity, budget};
+use crate::{Text, text};
 
 pub fn of(kind: EventType, event: &Event) -> Option<Message> {
     let word = kind.event().replace('_', " ");

@@ -7,8 +7,8 @@ use mesh_events::proto::mesh::event::v1::{Actor, ActorKind};
 use mesh_events::proto::mesh::job::v1::Job;
 use mesh_events::{Event, EventType, from_timestamp};
 
-use super::{Link, Message, Severity, Text, advice};
-use crate::text;
+use super::{Message, Severity, advice};
+use crate::{Link, Text, text};
 
 pub fn started(event: &Event, cost: Option<&CostEvent>) -> Option<Message> {
     let job = event.job()?;

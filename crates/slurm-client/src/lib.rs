@@ -35,6 +35,7 @@ mod parse;
 mod record;
 mod request_limits;
 mod rest;
+mod shape;
 mod source;
 mod spill;
 
@@ -50,8 +51,8 @@ pub use record::{
     AccessRecords, AccountingRecord, ArrayPosition, ArraySubmission, ArrayTasks, AssociationRecord,
     BackfillStats, CallStats, CommentedJob, FIGURES, JobCell, JobCounts, JobListing, JobLookup,
     JobRecord, JobSums, LicenseRecord, LimitRecord, Limits, NodeAlloc, NodeEventRecord, NodeRecord,
-    PartitionRecord, PriorityRow, QueueListing, QueueRow, ReservationRecord, RunningRow,
+    PartitionRecord, Ping, PriorityRow, QueueListing, QueueRow, ReservationRecord, RunningRow,
     SchedulerStats, ShareRecord, StepUsage, Transaction, TresUsage, UsageRecord, UserRecord,
 };
 pub use rest::{SubmitAnswer, SubmitApi};
-pub use source::{AccountingQuery, Ping, Slurm};
+pub use source::{AccountingQuery, Slurm};

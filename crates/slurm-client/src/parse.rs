@@ -23,10 +23,11 @@ pub(crate) use association::{
     TRANSACTION_FORMAT, USER_FORMAT, association_format, associations, transactions, users,
 };
 pub(crate) use commented::{COMMENTED_COLUMNS, commented_job};
+pub(crate) use cut::FreeTexts;
 pub(crate) use delimited::{Separator, delimited};
 pub(crate) use job::{
-    DUPLICATE_ID, FreeTexts, NO_ID, NO_NAME, NO_OWNER, NO_STATE, NO_SUBMIT, ParsedJobs, Rejected,
-    jobs, missing, own_fields, reject_duplicates,
+    DUPLICATE_ID, NO_ID, NO_NAME, NO_OWNER, NO_STATE, NO_SUBMIT, ParsedJobs, Rejected, jobs,
+    missing, own_fields, reject_duplicates,
 };
 pub(crate) use keys::pairs;
 pub(crate) use limits::limits;

@@ -8,6 +8,7 @@ mod job_counts;
 mod node;
 mod node_event;
 mod oddities;
+mod ping;
 mod queue;
 mod scheduling;
 mod statistics;
@@ -23,6 +24,7 @@ pub use job_counts::{JobCell, JobCounts, JobSums};
 pub use node::{NodeRecord, PartitionRecord};
 pub use node_event::NodeEventRecord;
 pub use oddities::Oddities;
+pub use ping::Ping;
 pub use queue::{JobListing, QueueListing, QueueRow};
 pub use scheduling::{
     BackfillStats, LicenseRecord, LimitRecord, Limits, PriorityRow, ReservationRecord, RunningRow,

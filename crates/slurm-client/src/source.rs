@@ -7,8 +7,9 @@ use slurm_types::{JobId, JobRef, UnixTime};
 use crate::{
     AccessRecords, AccountingRecord, ArraySubmission, BackfillStats, CommentedJob, Config, Drift,
     Error, JobListing, JobLookup, JobPages, LicenseRecord, Limits, NodeEventRecord, NodeRecord,
-    PartitionRecord, PriorityRow, QueueListing, ReservationRecord, RunningRow, SchedulerStats,
-    ShareRecord, Source, Transaction, UsageRecord, cli::Cli, drift::DriftLog, metrics, rest::Rest,
+    PartitionRecord, Ping, PriorityRow, QueueListing, ReservationRecord, RunningRow,
+    SchedulerStats, ShareRecord, Source, Transaction, UsageRecord, cli::Cli, drift::DriftLog,
+    metrics, rest::Rest,
 };
 
 /// Shortest pause between two polls over REST, which cost slurmrestd and slurmctld much more than a command.
@@ -37,15 +38,6 @@ pub enum AccountingQuery {
     },
     /// Every run of these jobs.
     Jobs(Vec<JobId>),
-}
-
-/// Status of the controllers, by their own report.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ping {
-    /// True if one of them is up.
-    pub up: bool,
-    /// Lines as `scontrol ping` prints them: `Slurmctld(primary) at vm is UP`.
-    pub lines: Vec<String>,
 }
 
 /// Forwards a query to the configured source.

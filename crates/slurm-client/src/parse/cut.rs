@@ -5,9 +5,18 @@ use std::ops::Range;
 
 use slurm_types::JobId;
 
-use super::job::{FreeTexts, NAME, follows_name};
-
 const RECORD: &str = "\nJobId=";
+pub(super) const NAME: &str = " JobName=";
+
+/// The texts of one job that its user wrote, from squeue.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct FreeTexts {
+    pub(crate) uid: Option<u32>,
+    pub(crate) name: String,
+    pub(crate) comment: String,
+    pub(crate) command: String,
+    pub(crate) work_dir: String,
+}
 
 /// Splits the output where a line begins with `JobId=<number> `. Exceptions are lines inside a known text of a user, and lines that name a
 /// known job by another name than its own: newer records also contain the command line of their submission (`SubmitLine=`, 26.05.5, not
@@ -95,6 +104,13 @@ fn has_its_name(line: &str, all: &HashMap<JobId, FreeTexts>) -> Option<bool> {
         .filter(|(head, _)| !head.contains('\n'))
         .and_then(|(_, rest)| rest.strip_prefix(texts.name.as_str()));
     Some(after.is_some_and(follows_name))
+}
+
+/// True if this can follow a job's name: `SLUID=` (26.05 with `-d`, seen live), `HetJobIdSet=`, `UserId=`.
+pub(super) fn follows_name(after: &str) -> bool {
+    [" SLUID=", " HetJobIdSet=", " UserId="]
+        .iter()
+        .any(|key| after.starts_with(key))
 }
 
 fn submit_line_begins(record: &str) -> bool {

@@ -19,27 +19,17 @@ use slurm_types::{
     parse_mem_mib,
 };
 
-use super::{cut::records, gres_gpus, keys::pairs, leading, text};
-use crate::drift::shape;
+use super::cut::{FreeTexts, NAME, follows_name, records};
+use super::{gres_gpus, keys::pairs, leading, text};
 use crate::record::{ArrayTasks, JobRecord, NodeAlloc, Oddities};
+use crate::shape::shape;
 
-pub(super) const NAME: &str = " JobName=";
 pub(crate) const NO_ID: &str = "its job_id is missing or cannot be read";
 pub(crate) const NO_NAME: &str = "it has no JobName";
 pub(crate) const NO_STATE: &str = "its state (JobState) is missing or cannot be read";
 pub(crate) const NO_OWNER: &str = "its owner (UserId) is missing or cannot be read";
 pub(crate) const NO_SUBMIT: &str = "its submit time (SubmitTime) is missing or cannot be read";
 pub(crate) const DUPLICATE_ID: &str = "its id is duplicate in the answer";
-
-/// The texts of one job that its user wrote, from squeue.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct FreeTexts {
-    pub(crate) uid: Option<u32>,
-    pub(crate) name: String,
-    pub(crate) comment: String,
-    pub(crate) command: String,
-    pub(crate) work_dir: String,
-}
 
 /// The parsed records, and the ids for which the output proves nothing.
 #[derive(Debug, Default)]
@@ -187,13 +177,6 @@ pub(crate) fn own_fields(output: &str) -> Vec<(JobId, Vec<(&str, &str)>)> {
     records
         .map(|(id, range)| (id, fields(&output[range]).unwrap_or_default()))
         .collect()
-}
-
-/// True if this can follow a job's name: `SLUID=` (26.05 with `-d`, seen live), `HetJobIdSet=`, `UserId=`.
-pub(super) fn follows_name(after: &str) -> bool {
-    [" SLUID=", " HetJobIdSet=", " UserId="]
-        .iter()
-        .any(|key| after.starts_with(key))
 }
 
 /// The name, and the text after it.

@@ -5,9 +5,9 @@ use std::io;
 
 use slurm_types::JobId;
 
-use super::cut::{ids, records};
+use super::cut::{FreeTexts, ids, records};
 use super::delimited::{Separator, delimited};
-use super::job::{FreeTexts, Rejected, job};
+use super::job::{Rejected, job};
 use crate::JobRecord;
 use crate::drift::Unread;
 use crate::spill::Text;

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::drift::shape;
+use crate::shape::shape;
 
 /// Most fields that are named.
 const MAX_FIELDS: usize = 8;

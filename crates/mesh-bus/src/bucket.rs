@@ -8,8 +8,10 @@ use futures_util::{Stream, StreamExt as _, TryStreamExt as _};
 use serde::Deserialize;
 
 use crate::follow::StartPosition;
-use crate::state::MARK;
 use crate::{Bus, Error};
+
+/// Key suffix of the writer's mark.
+pub(crate) const MARK: &str = "writer";
 
 /// Keys with this prefix, of values of `first.…` that were put aside: `<first>.damaged.<the other tokens>.<revision>`.
 pub(crate) fn aside(first: &str) -> String {

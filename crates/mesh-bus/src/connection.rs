@@ -11,9 +11,9 @@ use mesh_events::catalogue;
 use tokio::sync::{Mutex, Semaphore};
 use tokio_util::sync::CancellationToken;
 
-use crate::removals::Removals;
-use crate::repair::Consumers;
-use crate::state::FormerStates;
+use crate::removals::look::Removals;
+use crate::repair::plan::Consumers;
+use crate::state::former::FormerStates;
 use crate::status::Status;
 use crate::{Backoff, BoxError, Config, Error, authentication, innermost, metrics};
 
@@ -186,6 +186,26 @@ impl Bus {
     /// True if the server has this version or a newer one. [`crate::ClusterState`] requires 2.12.
     pub(crate) fn is_at_least(&self, version: (u32, u32)) -> bool {
         is_at_least(&self.client.server_info().version, version)
+    }
+
+    /// Present problems, if any: no connection and its cause, streams that do not store, consumers that cannot be read.
+    pub fn problem(&self) -> Option<String> {
+        if self.connected() {
+            self.status.problem(Instant::now())
+        } else {
+            Some(self.status.disconnection())
+        }
+    }
+
+    /// Drops failures of publishes and writes that nobody will repeat, such as those of a term of leadership that is over. They would be
+    /// problems for another two minutes.
+    pub fn drop_publish_failures(&self) {
+        self.status.drop_failures();
+    }
+
+    /// Streams, buckets and consumers that were found changed or deleted within the last hour, and repaired; messages that were found removed.
+    pub fn repairs(&self) -> Vec<String> {
+        self.status.repairs()
     }
 
     /// Sends what is buffered and closes the connection.

@@ -168,7 +168,8 @@ impl Candidate {
     }
 
     fn set_state(&self, state: LeadershipState) {
-        metrics::leader(&self.service, &self.cluster, state);
+        let is_leader = state == LeadershipState::Leader;
+        metrics::leader(&self.service, &self.cluster, is_leader);
         self.state.send_if_modified(|was| {
             let changed = *was != state;
             *was = state;
@@ -297,7 +298,8 @@ impl LeaseRenewer {
 
     fn set_state(&self, state: LeadershipState) {
         if self.state.send_replace(state) != state {
-            metrics::leader(&self.service, &self.cluster, state);
+            let is_leader = state == LeadershipState::Leader;
+            metrics::leader(&self.service, &self.cluster, is_leader);
         }
     }
 }

@@ -3,7 +3,7 @@
 use async_nats::jetstream::consumer;
 use chrono::Utc;
 
-use crate::{LeadershipState, Message};
+use crate::Message;
 
 /// Publishes by `result`: stored, duplicate, failed.
 pub(crate) const PUBLISHED: &str = "mesh_bus_published_total";
@@ -125,12 +125,8 @@ pub(crate) fn removed(stream: &str) {
     metrics::counter!(REMOVED, "stream" => stream.to_owned()).increment(1);
 }
 
-pub(crate) fn leader(service: &str, cluster: &str, state: LeadershipState) {
-    let leads = if state == LeadershipState::Leader {
-        1.0
-    } else {
-        0.0
-    };
+pub(crate) fn leader(service: &str, cluster: &str, is_leader: bool) {
+    let leads = if is_leader { 1.0 } else { 0.0 };
     metrics::gauge!(LEADER, "service" => service.to_owned(), "cluster" => cluster.to_owned())
         .set(leads);
 }

@@ -14,7 +14,8 @@ use mesh_events::catalogue::{DISPATCHER_CONSUMERS, dispatcher_consumers};
 use crate::consume::messages;
 use crate::direct::Next;
 use crate::metrics::{self, ConsumerMetrics};
-use crate::repair::{CHECK_INTERVAL, filters, is_absent};
+use crate::repair::plan::filters;
+use crate::repair::{CHECK_INTERVAL, is_absent};
 use crate::{BoxError, Bus, Error, Message};
 
 /// Messages per batch.

@@ -4,75 +4,23 @@
 //! A consumer that got other messages meanwhile is recreated. It begins after the last message acknowledged at the last good comparison, so
 //! nothing is skipped. Readers recognise duplicates by their id.
 
-use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+pub(crate) mod plan;
+
 use std::time::Duration;
 
 use async_nats::jetstream::ErrorCode;
-use async_nats::jetstream::consumer::{
-    Config, DeliverPolicy, Info, IntoConsumerConfig as _, PullConsumer, pull,
-};
+use async_nats::jetstream::consumer::{PullConsumer, pull};
 use async_nats::jetstream::stream::ConsumerErrorKind;
-use mesh_events::catalogue::{self, Consumer, STREAMS};
+use mesh_events::catalogue::{self, Consumer};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
+use self::plan::{Repair, Verified, begin, plan_repair};
 use crate::metrics::ConsumerMetrics;
 use crate::provision::consumer_config;
 use crate::{Bus, Error, metrics};
 
 /// Interval of comparisons.
 pub(crate) const CHECK_INTERVAL: Duration = Duration::from_secs(60);
-
-/// Stream and durable name.
-type Key = (String, String);
-
-/// The durable consumers that this connection reads.
-#[derive(Default)]
-pub(crate) struct Consumers(Mutex<HashMap<Key, Watched>>);
-
-#[derive(Default)]
-struct Watched {
-    verified: Option<Verified>,
-    /// Why it is being replaced. A request that timed out may have been done: what the next comparison finds then is our own doing.
-    replacing: Option<&'static str>,
-}
-
-/// State of a consumer at the last good comparison.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Verified {
-    created: time::OffsetDateTime,
-    /// Every message up to this stream sequence was acknowledged.
-    ack_floor: u64,
-}
-
-/// What has to be done about a consumer.
-#[derive(Debug, PartialEq, Eq)]
-enum Repair {
-    /// It was never declared.
-    Create,
-    /// It gets the right messages, but its limits differ.
-    Update(&'static str),
-    /// It got other messages, or another reader did.
-    Replace(&'static str),
-}
-
-impl Consumers {
-    pub(crate) fn remove(&self, stream: &str, name: &str) {
-        self.lock().remove(&(stream.to_owned(), name.to_owned()));
-    }
-
-    fn with<T>(&self, stream: &str, name: &str, read: impl FnOnce(&mut Watched) -> T) -> T {
-        read(
-            self.lock()
-                .entry((stream.to_owned(), name.to_owned()))
-                .or_default(),
-        )
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<Key, Watched>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
 
 impl Bus {
     /// Opens a consumer as the catalogue declares it, after repairing it if needed.
@@ -272,77 +220,6 @@ pub(crate) fn of_catalogue(stream: &str, name: &str) -> Option<pull::Config> {
         Some((all.find(same)?, ""))
     })?;
     Some(consumer_config(consumer, token))
-}
-
-/// Start of a recreated consumer.
-fn begin(stream: &str, declared: DeliverPolicy, verified: Option<Verified>) -> DeliverPolicy {
-    let work_queue = STREAMS
-        .iter()
-        .any(|one| one.name == stream && one.work_queue);
-    match verified {
-        // A work queue holds only unacknowledged messages, and the server allows no other start.
-        Some(verified) if !work_queue && verified.ack_floor > 0 => DeliverPolicy::ByStartSequence {
-            start_sequence: verified.ack_floor + 1,
-        },
-        _ => declared,
-    }
-}
-
-/// What makes a consumer what it is declared to be; `None` if it is.
-fn plan_repair(
-    expected: &pull::Config,
-    found: Option<&Info>,
-    verified: Option<Verified>,
-) -> Option<Repair> {
-    match (found, verified) {
-        (Some(found), verified) => difference(expected, found, verified),
-        (None, Some(_)) => Some(Repair::Replace("it was deleted")),
-        (None, None) => Some(Repair::Create),
-    }
-}
-
-/// Compares a consumer with its declaration.
-fn difference(expected: &pull::Config, found: &Info, verified: Option<Verified>) -> Option<Repair> {
-    let expected = expected.clone().into_consumer_config();
-    let config = &found.config;
-    let begins_elsewhere = match config.deliver_policy {
-        DeliverPolicy::All | DeliverPolicy::ByStartSequence { .. } => false,
-        other => other != expected.deliver_policy,
-    };
-    if verified.is_some_and(|verified| verified.created != found.created) {
-        Some(Repair::Replace("it was deleted and recreated"))
-    } else if config.durable_name != expected.durable_name
-        || config.deliver_subject.is_some()
-        || config.ack_policy != expected.ack_policy
-        || begins_elsewhere
-    {
-        Some(Repair::Replace("its kind was changed"))
-    } else if filters(config) != filters(&expected) {
-        Some(Repair::Replace("its filters were changed"))
-    } else if config.headers_only || config.max_deliver > 0 {
-        Some(Repair::Replace("its delivery policy was changed"))
-    } else if config.ack_wait != expected.ack_wait
-        || config.max_ack_pending != expected.max_ack_pending
-        || config.backoff != expected.backoff
-        || config.inactive_threshold != expected.inactive_threshold
-        || found.paused
-        || config.max_batch != expected.max_batch
-        || config.max_bytes != expected.max_bytes
-        || config.max_expires != expected.max_expires
-    {
-        Some(Repair::Update("its limits were changed"))
-    } else {
-        None
-    }
-}
-
-/// The subjects that a consumer gets; none for all.
-pub(crate) fn filters(config: &Config) -> Vec<&str> {
-    let one = Some(config.filter_subject.as_str()).filter(|one| !one.is_empty());
-    let many = config.filter_subjects.iter().map(String::as_str);
-    let mut filters: Vec<&str> = one.into_iter().chain(many).collect();
-    filters.sort_unstable();
-    filters
 }
 
 pub(crate) fn is_absent(kind: &ConsumerErrorKind) -> bool {

@@ -7,9 +7,10 @@
 //! The writer stores a compressed copy of what it wrote. If the bucket is deleted or purged, its next write or check restores everything.
 //! If the lease is lost with the bucket, the next writer of this process restores it.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+pub(crate) mod former;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read as _, Write as _};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use async_nats::HeaderMap;
@@ -23,7 +24,8 @@ use flate2::read::DeflateDecoder;
 use flate2::write::DeflateEncoder;
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 
-use crate::bucket::{self, Bucket, BucketEntry, PutError};
+use self::former::Written;
+use crate::bucket::{self, Bucket, BucketEntry, MARK, PutError};
 use crate::{Bus, Error};
 
 /// Makes the server compare with the last message of other subjects than the message's own; nats-server 2.12 and later, also in a cluster.
@@ -32,37 +34,12 @@ const EXPECTED_LAST_OF: &str = "Nats-Expected-Last-Subject-Sequence-Subject";
 const WRITER_HEADER: &str = "Mesh-Writer";
 /// Error text for a write that the server refused although its revision is current.
 const UNEXPECTED_CONFLICT: &str = "NATS rejected it as outdated, although it is current; check that every nats-server has version 2.12 or newer";
-/// Key suffix of the writer's mark.
-pub(crate) const MARK: &str = "writer";
 /// A delete is a message without a value, and with this header.
 const DELETE_MARKER: (&str, &str) = ("KV-Operation", "DEL");
 /// Interval of checks.
 const CHECK_INTERVAL: Duration = Duration::from_secs(10);
-/// An older copy may be outdated: another process may have written since.
-const WRITE_CACHE_TTL: Duration = Duration::from_secs(60);
 /// Keys read concurrently.
 const MAX_CONCURRENT_READS: usize = 32;
-
-/// Values written by a writer, by key, compressed.
-type Written = BTreeMap<String, Vec<u8>>;
-
-/// Values written by former writers of this process, by bucket and cluster, and when each stopped writing.
-#[derive(Default)]
-pub(crate) struct FormerStates(Mutex<HashMap<(String, String), (Instant, Written)>>);
-
-impl FormerStates {
-    fn record_written(&self, bucket: &str, cluster: &str, written: Written) {
-        let mut states = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let key = (bucket.to_owned(), cluster.to_owned());
-        states.insert(key, (Instant::now(), written));
-    }
-
-    fn take(&self, bucket: &str, cluster: &str) -> Option<Written> {
-        let mut states = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let (at, written) = states.remove(&(bucket.to_owned(), cluster.to_owned()))?;
-        (at.elapsed() < WRITE_CACHE_TTL && !written.is_empty()).then_some(written)
-    }
-}
 
 /// The state of a service for one cluster, with the exclusive right to write it.
 pub struct ClusterState {

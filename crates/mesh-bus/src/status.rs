@@ -7,8 +7,6 @@ use std::time::{Duration, Instant};
 use chrono::{DateTime, SecondsFormat, Utc};
 use mesh_events::catalogue::STREAMS;
 
-use crate::Bus;
-
 /// A publish without an answer for this long is a problem already.
 const SLOW_PUBLISH: Duration = Duration::from_secs(5);
 /// A caller that gives up after this long does so because there is no answer.
@@ -160,29 +158,24 @@ impl Drop for Waiting<'_> {
     }
 }
 
-impl Bus {
-    /// Present problems, if any: no connection and its cause, streams that do not store, consumers that cannot be read.
-    pub fn problem(&self) -> Option<String> {
-        if !self.connected() {
-            let reason = self.status.lock().disconnected.clone();
-            return Some(match reason {
-                None => "NATS does not answer, reconnecting".to_owned(),
-                Some((_, reason)) => format!("NATS does not answer ({reason}), reconnecting"),
-            });
+impl Status {
+    /// Why NATS does not answer, as far as that is known.
+    pub(crate) fn disconnection(&self) -> String {
+        match &self.lock().disconnected {
+            None => "NATS does not answer, reconnecting".to_owned(),
+            Some((_, reason)) => format!("NATS does not answer ({reason}), reconnecting"),
         }
-        self.status.problem(Instant::now())
     }
 
-    /// Drops failures of publishes and writes that nobody will repeat, such as those of a term of leadership that is over. They would be
-    /// problems until they are [`FAILURE_AGE`] old.
-    pub fn drop_publish_failures(&self) {
-        self.status.lock().failed.clear();
+    /// Drops failures of publishes and writes, which would be problems until they are [`FAILURE_AGE`] old.
+    pub(crate) fn drop_failures(&self) {
+        self.lock().failed.clear();
     }
 
-    /// Streams, buckets and consumers that were found changed or deleted within the last hour, and repaired; messages that were found removed.
-    pub fn repairs(&self) -> Vec<String> {
+    /// Repairs of the last hour, each with its time.
+    pub(crate) fn repairs(&self) -> Vec<String> {
         let now = Utc::now();
-        let repairs = &self.status.lock().repairs;
+        let repairs = &self.lock().repairs;
         let recent = repairs.iter().filter(|(at, _)| now - *at < REPAIR_AGE);
         recent
             .map(|(at, message)| {
@@ -191,10 +184,9 @@ impl Bus {
             })
             .collect()
     }
-}
 
-impl Status {
-    fn problem(&self, now: Instant) -> Option<String> {
+    /// Streams that do not store and consumers that cannot be read, if any.
+    pub(crate) fn problem(&self, now: Instant) -> Option<String> {
         let inner = self.lock();
         let mut stores: BTreeMap<&str, &str> = inner
             .failed

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use crate::adapters::store::Store;
 use crate::config::Config;
 use crate::domain::downtimes::{apply_downtimes, skip_downtimes};
-use crate::domain::spot_notice::{self, Notices};
+use crate::domain::pending_notices::{self, Notices};
 use crate::domain::{TrackedNode, absence, event};
 use crate::doorbells::{self, Doorbells, PollRequest};
 use crate::downtimes::DowntimeReader;
@@ -238,7 +238,7 @@ impl Watcher {
         if let Some(accounted) = accounted.as_ref().filter(|accounted| accounted.is_first) {
             skip_downtimes(&mut seen, &accounted.found);
         }
-        let noticed = spot_notice::apply(&mut seen, notices, taken_at);
+        let noticed = pending_notices::apply(&mut seen, notices, taken_at);
         let of_poll = seen
             .iter()
             .flat_map(|seen| event::of(&self.cluster, source, seen));

@@ -15,7 +15,8 @@ use slurm_client::NodeRecord;
 use slurm_types::Lifecycle;
 
 use super::cause::{self, Cause};
-use super::diff::{NodeChange, TrackedNode, diff};
+use super::diff::{NodeChange, diff};
+use super::tracked_node::TrackedNode;
 
 /// Consecutive answers that a node must be missing from.
 pub const MISSED_POLLS_BEFORE_DELETED: u32 = 2;

@@ -11,7 +11,7 @@ use slurm_client::{NodeEventRecord, NodeRecord};
 use slurm_types::{Lifecycle, NodeBaseState, NodeState};
 
 use super::absence::{NewNode, ObservedNode, observe};
-use super::diff::TrackedNode;
+use super::tracked_node::TrackedNode;
 
 /// Compares the nodes with downtimes after `watermark` (Unix seconds), or after the watermark of the node. Updates `known`, and returns the
 /// nodes whose state is to be stored, with the changes that no poll has seen, in order.

@@ -9,8 +9,8 @@ use slurm_client::NodeRecord;
 use slurm_types::{NodeFlag, UnixTime};
 
 use super::absence::ObservedNode;
-use super::diff::TrackedNode;
 use super::spot_notice;
+use super::tracked_node::TrackedNode;
 
 /// The events of a node after a poll with `asked`. Their numbers continue from the node's previous ones.
 pub fn of(cluster: &str, asked: &str, seen: &ObservedNode) -> Vec<Event> {

@@ -14,18 +14,12 @@
 //! - it has stopped answering after the notice, in time: up to ten minutes after the deadline,
 //! - no former notice of the same machine came to nothing.
 
-use std::collections::BTreeMap;
-
 use chrono::{DateTime, TimeDelta, Utc};
-use mesh_events::EventType;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use slurm_client::NodeRecord;
-use slurm_types::{Lifecycle, NodeFlag};
 
-use super::absence::ObservedNode;
-use super::cause::{self, Cause};
-use super::diff::{NodeChange, TrackedNode};
+use super::cause::Cause;
 
 /// Time between an interruption warning of EventBridge and the interruption.
 const AWS_NOTICE: TimeDelta = TimeDelta::minutes(2);
@@ -45,9 +39,6 @@ const MAX_CLOCK_SKEW: TimeDelta = TimeDelta::seconds(60);
 const MAX_AGE: TimeDelta = TimeDelta::days(14);
 /// How long before the call a deadline may have been: hooks store what they cannot send.
 const MAX_PAST_DEADLINE: TimeDelta = TimeDelta::hours(24);
-/// Notices published in a minute, over all nodes: whoever has the hook's password can send as many as they like. Others wait for the
-/// next minute.
-const MAX_PER_MINUTE: u32 = 600;
 /// Start of the cause's source where a hook's word is all that there is.
 const HOOK_SOURCE: &str = "SpotNotice ";
 
@@ -170,35 +161,6 @@ pub fn is_hooks_word(cause: &Cause) -> bool {
     cause.source.starts_with(HOOK_SOURCE)
 }
 
-/// Counts the notices of a minute.
-#[derive(Debug, Default)]
-pub struct NoticeLimit {
-    minute: i64,
-    used: u32,
-}
-
-impl NoticeLimit {
-    fn take(&mut self, now: DateTime<Utc>) -> bool {
-        let minute = now.timestamp().div_euclid(60);
-        if self.minute != minute {
-            *self = Self { minute, used: 0 };
-        }
-        self.used += 1;
-        self.used <= MAX_PER_MINUTE
-    }
-}
-
-/// Notices for the next poll.
-#[derive(Debug, Default)]
-pub struct Notices {
-    /// What doorbells brought.
-    pub given: Vec<NodeNotice>,
-    /// Bounds what is published of them.
-    pub limit: NoticeLimit,
-    /// Those that the limit did not admit. They are given again.
-    pub postponed: Vec<NodeNotice>,
-}
-
 impl SpotNotice {
     /// Checks that the deadline is as near the call as the provider's are.
     ///
@@ -239,151 +201,38 @@ impl SpotNotice {
     }
 
     /// True if it is without effect now.
-    fn is_over(&self, now: DateTime<Utc>) -> bool {
+    pub(super) fn is_over(&self, now: DateTime<Utc>) -> bool {
         now > self.effective_until() && !self.is_recent(now)
     }
 
     /// True if it was published a short time ago: no other one of the node is published until later.
-    fn is_recent(&self, now: DateTime<Utc>) -> bool {
+    pub(super) fn is_recent(&self, now: DateTime<Utc>) -> bool {
         // A clock that was ahead may have been set back since.
         self.published_at
             .is_some_and(|at| (now - at).abs() < REPEAT_INTERVAL)
     }
 
     /// True if both are the same notice, read twice: metadata of Compute Engine has no time of its own.
-    fn repeats(&self, other: &Self) -> bool {
+    pub(super) fn repeats(&self, other: &Self) -> bool {
         self.provider == other.provider
             && (self.deadline == other.deadline
                 || (self.noticed_at - other.noticed_at).abs() < REPEAT_INTERVAL)
     }
 
+    /// True if an outage began after it and in time. When it began, Slurm's record says, or else it is now.
+    pub(super) fn is_in_time(&self, record: &NodeRecord, now: DateTime<Utc>) -> bool {
+        let of_record = record.reason_time.map(slurm_types::UnixTime::as_secs);
+        let of_record = of_record.and_then(|secs| DateTime::from_timestamp(secs, 0));
+        // Slurm keeps the reason of an earlier outage.
+        let of_record = of_record.filter(|began| *began + MAX_CLOCK_SKEW >= self.noticed_at);
+        let began = of_record.map_or(now, |began| began.min(now));
+        began <= self.effective_until()
+    }
+
     /// The cause of a node that is gone after this notice.
-    fn cause(&self) -> Cause {
+    pub(super) fn cause(&self) -> Cause {
         Cause::system("spot_preempted", &format!("{HOOK_SOURCE}{}", self.provider))
     }
-
-    /// The cause of a node's stage, in the light of a notice about it before. See the rules above.
-    pub fn explain(
-        previous: Option<&TrackedNode>,
-        current: &NodeRecord,
-        cause: Cause,
-        lifecycle: Lifecycle,
-        now: DateTime<Utc>,
-    ) -> Cause {
-        let Some((node, notice)) = previous.and_then(|node| Some((node, node.notice.as_ref()?)))
-        else {
-            return cause;
-        };
-        if !is_gone(lifecycle) || !["", "unreachable"].contains(&cause.code.as_str()) {
-            return cause;
-        }
-        let explains = if is_gone(node.lifecycle) {
-            // As at its beginning.
-            cause::is_preemption(&Cause::system(&node.cause, ""))
-        } else {
-            let of_record = current.reason_time.map(slurm_types::UnixTime::as_secs);
-            let of_record = of_record.and_then(|secs| DateTime::from_timestamp(secs, 0));
-            // Slurm keeps the reason of an earlier outage.
-            let of_record = of_record.filter(|began| *began + MAX_CLOCK_SKEW >= notice.noticed_at);
-            let began = of_record.map_or(now, |began| began.min(now));
-            is_cloud(node, current) && !node.had_false_notice && began <= notice.effective_until()
-        };
-        match explains {
-            true => notice.cause(),
-            false => cause,
-        }
-    }
-}
-
-const fn is_gone(lifecycle: Lifecycle) -> bool {
-    matches!(
-        lifecycle,
-        Lifecycle::Down | Lifecycle::Terminating | Lifecycle::Terminated
-    )
-}
-
-/// True if a provider can reclaim the machine.
-fn is_cloud(node: &TrackedNode, record: &NodeRecord) -> bool {
-    node.cloud
-        || record.state.has(NodeFlag::Cloud)
-        || !(node.instance_id.is_empty()
-            && record.instance_id.is_empty()
-            && record.instance_type.is_empty())
-}
-
-/// Adds the notices to the nodes of an answer, each once, and removes those that came to nothing. Returns the nodes with a new one.
-pub fn apply(seen: &mut [ObservedNode], notices: &mut Notices, now: DateTime<Utc>) -> Vec<String> {
-    let Notices {
-        given: notices,
-        limit,
-        postponed,
-    } = notices;
-    postponed.clear();
-    let mut noticed = Vec::new();
-    let by_name: BTreeMap<&str, &NodeNotice> = notices
-        .iter()
-        .flat_map(|given| given.nodes.iter().map(move |node| (node.as_str(), given)))
-        .collect();
-    for node in seen {
-        // What the provider's reason has said already, or a notice explains.
-        let is_gone = node.after.lifecycle != Lifecycle::Active
-            && cause::is_preemption(&Cause::system(&node.after.cause, ""));
-        if !is_gone && let Some(over) = node.after.notice.take_if(|notice| notice.is_over(now)) {
-            let answers = node.after.lifecycle == Lifecycle::Active && !node.after.suspect;
-            node.after.had_false_notice |= answers;
-            tracing::debug!(
-                node = node.record.name,
-                provider = over.provider,
-                answers,
-                "spot notice came to nothing"
-            );
-        }
-        let instance = &node.after.instance_id;
-        let of_instance = || {
-            let is_named =
-                |given: &&NodeNotice| given.nodes.is_empty() && given.instance_id == *instance;
-            let given = notices.iter().find(is_named);
-            given.filter(|_| !instance.is_empty())
-        };
-        let named = by_name.get(node.record.name.as_str()).copied();
-        let Some(given) = named.or_else(of_instance) else {
-            continue;
-        };
-        let notice = &given.notice;
-        let is_known = node
-            .after
-            .notice
-            .as_ref()
-            .is_some_and(|known| known.is_recent(now) || known.repeats(notice));
-        if is_known || is_gone {
-            continue;
-        }
-        if !limit.take(now) {
-            if !postponed.contains(given) {
-                postponed.push(given.clone());
-            }
-            continue;
-        }
-        node.after.notice = Some(SpotNotice {
-            published_at: Some(now),
-            ..notice.clone()
-        });
-        node.after.n += 1;
-        node.changes.push(NodeChange {
-            kind: EventType::NodePreempted,
-            previous: Some(node.after.lifecycle),
-            cause: notice.cause(),
-            at: now,
-        });
-        noticed.push(node.record.name.clone());
-    }
-    if !postponed.is_empty() {
-        tracing::warn!(
-            postponed = postponed.len(),
-            "more than {MAX_PER_MINUTE} nodes with a spot notice in a minute: the others are published later"
-        );
-    }
-    noticed
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use mesh_events::proto::mesh::event::v1::ActorKind;
 use proptest::prelude::*;
-use slurm_types::{NodeState, UnixTime};
+use slurm_types::{NodeFlag, NodeState, UnixTime};
 
 use super::super::absence::{
     MISSED_POLLS_BEFORE_DELETED, MISSED_POLLS_IF_MAJORITY_MISSING, NewNode, confirm_absence,

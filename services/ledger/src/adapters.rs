@@ -22,6 +22,7 @@ mod sqlite;
 mod stats;
 mod store;
 mod streams;
+mod tables;
 mod verify;
 
 pub use archive_file::ArchiveFileError;

@@ -17,7 +17,9 @@ mod pages;
 mod params;
 mod proof;
 mod replay;
+mod responses;
 mod rest;
+mod routes;
 mod stats;
 mod stream;
 mod unavailable;
@@ -438,5 +440,5 @@ pub(crate) fn owner(event: &Event) -> &str {
 
 /// Returns the REST and gRPC routes of an API.
 pub fn router<A: EventsApi>(api: Arc<A>) -> Router {
-    rest::router(Arc::clone(&api)).merge(grpc::router(api))
+    routes::router(Arc::clone(&api)).merge(grpc::router(api))
 }

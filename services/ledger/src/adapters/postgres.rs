@@ -9,7 +9,7 @@ use mesh_db::postgres::{readers, writers};
 use sqlx::Executor as _;
 use sqlx::postgres::{PgConnectOptions, PgPool};
 
-use super::store::TABLES;
+use super::tables::TABLES;
 
 /// Statement timeout of verification connections.
 const VERIFY_TIMEOUT: Duration = Duration::from_secs(600);

@@ -5,24 +5,17 @@ use std::time::Duration;
 
 use mesh_db::pool::Pool;
 use mesh_db::sql::{Row, Sql};
-use mesh_db::{Database, Location, Tables};
+use mesh_db::{Database, Location};
 use tokio::sync::watch;
 
 use super::block_ranges::BlockRanges;
+use super::tables::TABLES;
 use super::{postgres, sqlite};
 use crate::domain::append::Head;
 use crate::error::Error;
 
 /// Default timeout of a query.
 pub const DEFAULT_QUERY_TIMEOUT: Duration = Duration::from_secs(30);
-
-pub(super) static TABLES: Tables = Tables {
-    name: "ledger",
-    sqlite: sqlx::migrate!("migrations/sqlite"),
-    postgres: sqlx::migrate!("migrations/postgres"),
-    first: "entries",
-    remedy: "run `smesh ledger migrate` with the address of their owner",
-};
 
 /// The ledger's tables. Cheap to clone.
 #[derive(Clone, Debug)]

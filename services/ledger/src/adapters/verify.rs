@@ -22,7 +22,8 @@ use self::archives::{ArchiveVerifier, ArchivedIdVerifier};
 use self::checkpoints::CheckpointVerifier;
 pub use self::data_class::{EXPORTED, PUBLISHED};
 pub use self::database::INTEGRITY_CACHE_KIB;
-use self::database::{Integrity, IntegrityCheck};
+use self::database::IntegrityCheck;
+use self::outcome::Integrity;
 pub use self::outcome::{
     Class, Elsewhere, RemovedAudit, TrustAnchors, VerifyError, VerifyProgress, VerifyReport,
 };
@@ -30,7 +31,7 @@ use self::pages::{PageReader, pages_ahead};
 pub(super) use self::rows::payload;
 use self::rows::{stored_archives, stored_keys, stray};
 use super::archive_file::ArchivedPayloads;
-use super::store::TABLES;
+use super::tables::TABLES;
 use super::{postgres, sqlite};
 use crate::domain::verify::{
     ExpectedCheckpoint, Fault, FirstFault, LeafContent, VerifiedLedger, Verifier,

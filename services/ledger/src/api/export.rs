@@ -16,11 +16,10 @@ use mesh_runtime::api::{AuditedRead, AuditedStream, Caller, Problem};
 
 use super::csv::Table;
 use super::fields::Fields;
-use super::openapi;
 use super::pages::Pages;
-use super::params::Params;
+use super::params::{self, Params};
 use super::rest::{line, problem};
-use super::{Entry, EventsApi, count, json};
+use super::{Entry, EventsApi, count, json, responses};
 use crate::domain::filter::Filter;
 
 /// Output format of an export.
@@ -39,16 +38,16 @@ enum Format {
     get, path = "/v1/events/export", operation_id = "exportEvents", tag = "events",
     params(
         Filter,
-        ("category" = Option<String>, Query, description = openapi::CATEGORY),
+        ("category" = Option<String>, Query, description = params::CATEGORY),
         ("format" = Option<String>, Query, description = "`ndjson`: one JSON entry per line; `csv`: a table with a header. Default: `ndjson`"),
-        ("fields" = Option<String>, Query, description = openapi::FIELDS),
+        ("fields" = Option<String>, Query, description = params::FIELDS),
     ),
     responses(
         (status = 200, description = "The entries", content(
             (String = "application/x-ndjson"), (String = "text/csv")
         )),
-        (status = 400, response = openapi::BadRequest), (status = 401, response = openapi::Unauthorized), (status = 403, response = openapi::Forbidden),
-        (status = 503, response = openapi::Unavailable),
+        (status = 400, response = responses::BadRequest), (status = 401, response = responses::Unauthorized), (status = 403, response = responses::Forbidden),
+        (status = 503, response = responses::Unavailable),
     )
 )]
 pub(super) async fn export<A: EventsApi>(

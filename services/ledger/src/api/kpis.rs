@@ -9,11 +9,10 @@ use mesh_runtime::api::{AuditedRead, Caller, Problem};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::openapi;
 use super::pages::Pages;
 use super::params::Params;
 use super::rest::problem;
-use super::{EntryContent, EventsApi, count};
+use super::{EntryContent, EventsApi, count, responses};
 use crate::domain::filter::Filter;
 use crate::domain::kpis::{KpiGroup, KpiSums, Kpis, TYPES};
 
@@ -55,9 +54,9 @@ struct KpisRowJson {
         ("by" = Option<String>, Query, description = "Grouping dimensions, comma-separated: `cluster`, `partition`, `account`, `user`, `identity`, `qos`. Default: one total"),
     ),
     responses(
-        (status = 200, description = "The key figures", body = KpisJson), (status = 400, response = openapi::BadRequest),
-        (status = 401, response = openapi::Unauthorized), (status = 403, response = openapi::Forbidden),
-        (status = 503, response = openapi::Unavailable),
+        (status = 200, description = "The key figures", body = KpisJson), (status = 400, response = responses::BadRequest),
+        (status = 401, response = responses::Unauthorized), (status = 403, response = responses::Forbidden),
+        (status = 503, response = responses::Unavailable),
     )
 )]
 pub(super) async fn kpis<A: EventsApi>(

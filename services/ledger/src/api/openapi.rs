@@ -1,7 +1,7 @@
 //! The OpenAPI description of the REST API, generated from its handlers.
 
 use axum::{Extension, Json};
-use mesh_runtime::api::openapi::{BearerAuth, problem_responses};
+use mesh_runtime::api::openapi::BearerAuth;
 use mesh_runtime::api::{AuditedRead, Caller};
 use utoipa::OpenApi;
 use utoipa::openapi::OpenApi as Document;
@@ -9,6 +9,7 @@ use utoipa::openapi::OpenApi as Document;
 use super::proof::recovery;
 use super::proof::rest as proof;
 use super::replay::rest as replay;
+use super::responses::{BadRequest, Conflict, Forbidden, NotFound, Unauthorized, Unavailable};
 use super::{export, kpis, rest, stats, stream};
 
 /// The description of the ledger's REST API.
@@ -42,17 +43,3 @@ pub fn document() -> Document {
 pub(super) async fn serve(_caller: Caller) -> (Extension<AuditedRead>, Json<Document>) {
     (AuditedRead::nothing().extension(), Json(document()))
 }
-
-problem_responses! {
-    BadRequest: "A parameter or the body is invalid; `detail` names it and its allowed values",
-    Unauthorized: "The token is missing or invalid",
-    Forbidden: "The caller lacks the permission",
-    Conflict: "The current state does not permit the request; `detail` gives the reason",
-    Unavailable: "The query exceeded its time limit (narrow the filter), or the database is unavailable (for replays to a webhook also NATS); retry after `Retry-After` seconds",
-    NotFound: "It does not exist, or the caller may not see it",
-}
-
-/// Description of `category`, which is a filter of query strings only: short for types.
-pub(super) const CATEGORY: &str = "Event categories, comma-separated or repeated: `job`, `node`, `user`, `cost`, `queue`, `capture`, `audit`.";
-/// Description of `fields`.
-pub(super) const FIELDS: &str = "Returns only these fields of each entry: comma-separated paths such as `seq,type,data.owner.user`";

@@ -7,6 +7,11 @@ use crate::domain::filter::{Filter, InvalidFilter, list, number, time_bound};
 use crate::domain::query::ListRequest;
 use crate::domain::record::categories;
 
+/// Description of `category`, which is a filter of query strings only: short for types.
+pub(super) const CATEGORY: &str = "Event categories, comma-separated or repeated: `job`, `node`, `user`, `cost`, `queue`, `capture`, `audit`.";
+/// Description of `fields`.
+pub(super) const FIELDS: &str = "Returns only these fields of each entry: comma-separated paths such as `seq,type,data.owner.user`";
+
 /// The parameters of one request.
 pub(super) struct Params {
     pairs: Vec<(String, String)>,

@@ -1,12 +1,11 @@
-//! REST routes: parameters and responses.
+//! Lists, histories and the head of the chain over REST: parameters and responses.
 
 use std::sync::Arc;
 
 use axum::extract::{Path, RawQuery, State};
 use axum::http::StatusCode;
 use axum::response::Response;
-use axum::routing::get;
-use axum::{Extension, Json, Router};
+use axum::{Extension, Json};
 use chrono::{DateTime, Utc};
 use mesh_runtime::api::{AuditedRead, Caller, Problem};
 use serde::Serialize;
@@ -15,41 +14,24 @@ use utoipa::ToSchema;
 
 use super::fields::Fields;
 use super::json::{self, EventPageJson, JobHistoryJson, NodeJson};
-use super::params::Params;
-use super::{
-    ApiError, EventsApi, audited_read, audited_runs, export, kpis, openapi, stats, stream,
-    unavailable,
-};
+use super::params::{self, Params};
+use super::{ApiError, EventsApi, audited_read, audited_runs, responses, unavailable};
 use crate::domain::filter::Filter;
 use crate::domain::query::ListRequest;
-
-pub(super) fn router<A: EventsApi>(api: Arc<A>) -> Router {
-    Router::new()
-        .route("/v1/events", get(list::<A>))
-        .route("/v1/events/export", get(export::export::<A>))
-        .route("/v1/events/stream", get(stream::follow::<A>))
-        .route("/v1/events/stats", get(stats::stats::<A>))
-        .route("/v1/kpis", get(kpis::kpis::<A>))
-        .route("/v1/events/openapi.json", get(openapi::serve))
-        .route("/v1/jobs/{cluster}/{job}", get(job::<A>))
-        .route("/v1/nodes/{cluster}/{node}", get(node::<A>))
-        .route("/v1/ledger/head", get(head::<A>))
-        .with_state(api)
-}
 
 /// Lists entries in ledger order, in pages.
 #[utoipa::path(
     get, path = "/v1/events", operation_id = "listEvents", tag = "events", 
     params(
         Filter,
-        ("category" = Option<String>, Query, description = openapi::CATEGORY),
+        ("category" = Option<String>, Query, description = params::CATEGORY),
         ListRequest,
-        ("fields" = Option<String>, Query, description = openapi::FIELDS),
+        ("fields" = Option<String>, Query, description = params::FIELDS),
     ),
     responses(
         (status = 200, description = "A page of entries", body = EventPageJson),
-        (status = 400, response = openapi::BadRequest), (status = 401, response = openapi::Unauthorized), (status = 403, response = openapi::Forbidden),
-        (status = 503, response = openapi::Unavailable),
+        (status = 400, response = responses::BadRequest), (status = 401, response = responses::Unauthorized), (status = 403, response = responses::Forbidden),
+        (status = 503, response = responses::Unavailable),
     )
 )]
 pub(super) async fn list<A: EventsApi>(
@@ -78,9 +60,9 @@ pub(super) async fn list<A: EventsApi>(
         ("at" = Option<String>, Query, description = "Returns the state and history at this time: RFC 3339, a date, or a duration before now such as `2h`. Default: now"),
     ),
     responses(
-        (status = 200, description = "The job history", body = JobHistoryJson), (status = 400, response = openapi::BadRequest),
-        (status = 401, response = openapi::Unauthorized), (status = 404, response = openapi::NotFound),
-        (status = 503, response = openapi::Unavailable),
+        (status = 200, description = "The job history", body = JobHistoryJson), (status = 400, response = responses::BadRequest),
+        (status = 401, response = responses::Unauthorized), (status = 404, response = responses::NotFound),
+        (status = 503, response = responses::Unavailable),
     )
 )]
 pub(super) async fn job<A: EventsApi>(
@@ -107,9 +89,9 @@ pub(super) async fn job<A: EventsApi>(
         ("at" = Option<String>, Query, description = "Returns the state and history at this time: RFC 3339, a date, or a duration before now such as `2h`. Default: now"),
     ),
     responses(
-        (status = 200, description = "The node", body = NodeJson), (status = 400, response = openapi::BadRequest),
-        (status = 401, response = openapi::Unauthorized), (status = 404, response = openapi::NotFound),
-        (status = 503, response = openapi::Unavailable),
+        (status = 200, description = "The node", body = NodeJson), (status = 400, response = responses::BadRequest),
+        (status = 401, response = responses::Unauthorized), (status = 404, response = responses::NotFound),
+        (status = 503, response = responses::Unavailable),
     )
 )]
 pub(super) async fn node<A: EventsApi>(
@@ -142,7 +124,7 @@ pub(super) struct HeadJson {
 /// It contains no personal data. Any caller may store it, to check the ledger against it later.
 #[utoipa::path(
     get, path = "/v1/ledger/head", operation_id = "getLedgerHead", tag = "proof",
-    responses((status = 200, description = "The head", body = HeadJson), (status = 401, response = openapi::Unauthorized))
+    responses((status = 200, description = "The head", body = HeadJson), (status = 401, response = responses::Unauthorized))
 )]
 pub(super) async fn head<A: EventsApi>(
     State(api): State<Arc<A>>,

@@ -9,10 +9,9 @@ use mesh_runtime::api::{AuditedRead, Caller, Problem};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::openapi;
-use super::params::Params;
+use super::params::{self, Params};
 use super::rest::problem;
-use super::{EventsApi, audited_stats};
+use super::{EventsApi, audited_stats, responses};
 use crate::domain::filter::Filter;
 use crate::domain::stats::{Group, StatsRow, WaitStats};
 
@@ -44,13 +43,13 @@ struct StatsRowJson {
     get, path = "/v1/events/stats", operation_id = "getEventStats", tag = "events",
     params(
         Filter,
-        ("category" = Option<String>, Query, description = openapi::CATEGORY),
+        ("category" = Option<String>, Query, description = params::CATEGORY),
         ("by" = Option<String>, Query, description = "Grouping dimensions, comma-separated: `day` (UTC), `cluster`, `user`, `account`, `partition`, `name`. Default: one total"),
     ),
     responses(
-        (status = 200, description = "The statistics", body = StatsJson), (status = 400, response = openapi::BadRequest),
-        (status = 401, response = openapi::Unauthorized), (status = 403, response = openapi::Forbidden),
-        (status = 503, response = openapi::Unavailable),
+        (status = 200, description = "The statistics", body = StatsJson), (status = 400, response = responses::BadRequest),
+        (status = 401, response = responses::Unauthorized), (status = 403, response = responses::Forbidden),
+        (status = 503, response = responses::Unavailable),
     )
 )]
 pub(super) async fn stats<A: EventsApi>(

@@ -17,10 +17,9 @@ use mesh_runtime::api::{AuditedRead, Caller, Problem};
 
 use super::fields::Fields;
 use super::follow::Follower;
-use super::openapi;
-use super::params::Params;
+use super::params::{self, Params};
 use super::rest::problem;
-use super::{Entry, EventsApi, count, json};
+use super::{Entry, EventsApi, count, json, responses};
 use crate::domain::filter::Filter;
 use crate::domain::query::ListRequest;
 
@@ -36,15 +35,15 @@ const RECONNECT_DELAY: Duration = Duration::from_secs(1);
     get, path = "/v1/events/stream", operation_id = "streamEvents", tag = "events",
     params(
         Filter,
-        ("category" = Option<String>, Query, description = openapi::CATEGORY),
+        ("category" = Option<String>, Query, description = params::CATEGORY),
         ("after" = Option<u64>, Query, description = "Starts after this ledger sequence; 0 for the whole history. Default: only new entries"),
-        ("fields" = Option<String>, Query, description = openapi::FIELDS),
+        ("fields" = Option<String>, Query, description = params::FIELDS),
         ("Last-Event-ID" = Option<u64>, Header, description = "Same as `after`, and takes precedence over it. Sent by clients of server-sent events when they reconnect"),
     ),
     responses(
         (status = 200, description = "An endless stream; `data` of each server-sent event is an entry", content_type = "text/event-stream", body = String),
-        (status = 400, response = openapi::BadRequest), (status = 401, response = openapi::Unauthorized), (status = 403, response = openapi::Forbidden),
-        (status = 503, response = openapi::Unavailable),
+        (status = 400, response = responses::BadRequest), (status = 401, response = responses::Unauthorized), (status = 403, response = responses::Forbidden),
+        (status = 503, response = responses::Unavailable),
     )
 )]
 pub(super) async fn follow<A: EventsApi>(

@@ -8,21 +8,12 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::indexes::OrderCheck;
+use super::outcome::Integrity;
 use super::{indexes, partial_indexes};
 use crate::error::Error;
 
 /// Page cache of SQLite's integrity check in KiB. It looks up every row in every index.
 pub const INTEGRITY_CACHE_KIB: u32 = 16 * 1024;
-
-/// Result of the integrity check.
-pub enum Integrity {
-    /// Pages and indexes are consistent.
-    Whole,
-    /// Damaged, with the database's message.
-    Damaged(String),
-    /// The check could not run, with the reason.
-    Unasked(String),
-}
 
 /// The integrity check, running beside the verification because it is as much work for one core.
 pub struct IntegrityCheck {

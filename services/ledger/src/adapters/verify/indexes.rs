@@ -12,7 +12,7 @@ use mesh_db::pool::{Access, Pool, Transaction};
 use mesh_db::sql::{Row, Sql};
 use tokio::task::JoinSet;
 
-use super::database::Integrity;
+use super::outcome::Integrity;
 
 /// Index scans of the planner that has no other choice.
 const BY_INDEX: &str = "SET LOCAL enable_seqscan = off; SET LOCAL enable_sort = off; SET LOCAL enable_indexscan = on; SET LOCAL enable_indexonlyscan = on";

@@ -138,6 +138,16 @@ impl Elsewhere {
     }
 }
 
+/// Result of the integrity check of the database.
+pub enum Integrity {
+    /// Pages and indexes are consistent.
+    Whole,
+    /// Damaged, with the database's message.
+    Damaged(String),
+    /// The check could not run, with the reason.
+    Unasked(String),
+}
+
 /// A class of verified data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Class {

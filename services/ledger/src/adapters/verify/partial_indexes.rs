@@ -77,7 +77,7 @@ mod tests {
     use sqlx::sqlite::SqlitePoolOptions;
 
     use super::PARTIAL;
-    use crate::adapters::store::TABLES;
+    use crate::adapters::tables::TABLES;
 
     #[tokio::test]
     async fn all_partial_indexes_are_counted() {

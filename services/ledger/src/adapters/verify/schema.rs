@@ -10,7 +10,7 @@ use tokio::sync::OnceCell;
 
 use super::shadows;
 use crate::adapters::sqlite;
-use crate::adapters::store::TABLES;
+use crate::adapters::tables::TABLES;
 use crate::error::Error;
 
 /// Objects of a new ledger on PostgreSQL, one per line. Created by the adjacent query.

@@ -13,7 +13,7 @@ use utoipa::ToSchema;
 
 use super::rest::problem;
 use super::{ProofError, Proofs, invalid};
-use crate::api::openapi;
+use crate::api::responses;
 use crate::domain::checkpoint::Checkpoint;
 use crate::error::Error;
 
@@ -77,8 +77,8 @@ pub(in crate::api) struct ContradictionJson {
     post, path = "/v1/ledger/resume", operation_id = "resumeLedger", tag = "proof", request_body = ResumeJson,
     responses(
         (status = 200, description = "The ledger was resumed", body = ResumedJson),
-        (status = 400, response = openapi::BadRequest), (status = 401, response = openapi::Unauthorized), (status = 403, response = openapi::Forbidden),
-        (status = 409, response = openapi::Conflict), (status = 503, response = openapi::Unavailable),
+        (status = 400, response = responses::BadRequest), (status = 401, response = responses::Unauthorized), (status = 403, response = responses::Forbidden),
+        (status = 409, response = responses::Conflict), (status = 503, response = responses::Unavailable),
     )
 )]
 pub(in crate::api) async fn resume(
@@ -103,7 +103,7 @@ pub(in crate::api) async fn resume(
     post, path = "/v1/ledger/contradictions", operation_id = "reportContradiction", tag = "proof", request_body = SeenJson,
     responses(
         (status = 200, description = "Result of the check", body = ContradictionJson),
-        (status = 400, response = openapi::BadRequest), (status = 401, response = openapi::Unauthorized), (status = 503, response = openapi::Unavailable),
+        (status = 400, response = responses::BadRequest), (status = 401, response = responses::Unauthorized), (status = 503, response = responses::Unavailable),
     )
 )]
 pub(in crate::api) async fn contradiction(

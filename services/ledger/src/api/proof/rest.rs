@@ -16,7 +16,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::{CheckpointId, Consistency, Inclusion, KeyInfo, ProofError, Proofs, invalid, root_of};
-use crate::api::{openapi, unavailable};
+use crate::api::{responses, unavailable};
 use crate::domain::checkpoint::StoredCheckpoint;
 use crate::domain::export::ExportLine;
 
@@ -133,7 +133,7 @@ pub(in crate::api) struct RotatedJson {
     get, path = "/v1/ledger/checkpoint", operation_id = "getCheckpoint", tag = "proof",
     responses(
         (status = 200, description = "The signed note", content_type = "text/plain; charset=utf-8", body = String),
-        (status = 401, response = openapi::Unauthorized), (status = 404, response = openapi::NotFound),
+        (status = 401, response = responses::Unauthorized), (status = 404, response = responses::NotFound),
     )
 )]
 pub(in crate::api) async fn newest(
@@ -154,7 +154,7 @@ pub(in crate::api) async fn newest(
     ),
     responses(
         (status = 200, description = "The checkpoints", body = CheckpointsJson),
-        (status = 400, response = openapi::BadRequest), (status = 401, response = openapi::Unauthorized),
+        (status = 400, response = responses::BadRequest), (status = 401, response = responses::Unauthorized),
     )
 )]
 pub(in crate::api) async fn list(
@@ -183,7 +183,7 @@ pub(in crate::api) async fn list(
     ),
     responses(
         (status = 200, description = "The proof", body = InclusionJson),
-        (status = 400, response = openapi::BadRequest), (status = 401, response = openapi::Unauthorized), (status = 404, response = openapi::NotFound),
+        (status = 400, response = responses::BadRequest), (status = 401, response = responses::Unauthorized), (status = 404, response = responses::NotFound),
     )
 )]
 pub(in crate::api) async fn inclusion(
@@ -232,7 +232,7 @@ pub(in crate::api) async fn inclusion(
     ),
     responses(
         (status = 200, description = "The proof", body = ConsistencyJson),
-        (status = 400, response = openapi::BadRequest), (status = 401, response = openapi::Unauthorized), (status = 404, response = openapi::NotFound),
+        (status = 400, response = responses::BadRequest), (status = 401, response = responses::Unauthorized), (status = 404, response = responses::NotFound),
     )
 )]
 pub(in crate::api) async fn consistency(
@@ -266,7 +266,7 @@ pub(in crate::api) async fn consistency(
 /// Lists the current and former signing keys.
 #[utoipa::path(
     get, path = "/v1/ledger/keys", operation_id = "listSigningKeys", tag = "proof",
-    responses((status = 200, description = "The keys", body = KeysJson), (status = 401, response = openapi::Unauthorized))
+    responses((status = 200, description = "The keys", body = KeysJson), (status = 401, response = responses::Unauthorized))
 )]
 pub(in crate::api) async fn keys(
     State(proofs): State<Arc<Proofs>>,
@@ -282,7 +282,7 @@ pub(in crate::api) async fn keys(
     post, path = "/v1/ledger/keys", operation_id = "rotateSigningKey", tag = "proof",
     responses(
         (status = 200, description = "The new key", body = RotatedJson),
-        (status = 401, response = openapi::Unauthorized), (status = 403, response = openapi::Forbidden), (status = 409, response = openapi::Conflict),
+        (status = 401, response = responses::Unauthorized), (status = 403, response = responses::Forbidden), (status = 409, response = responses::Conflict),
     )
 )]
 pub(in crate::api) async fn rotate(
@@ -304,8 +304,8 @@ pub(in crate::api) async fn rotate(
     params(("from" = Option<u64>, Query, description = "Ledger sequence of the first entry. Default: 1", minimum = 1)),
     responses(
         (status = 200, description = "A header line, then one line per entry", content_type = "application/x-ndjson", body = String),
-        (status = 400, response = openapi::BadRequest), (status = 401, response = openapi::Unauthorized), (status = 403, response = openapi::Forbidden),
-        (status = 404, response = openapi::NotFound),
+        (status = 400, response = responses::BadRequest), (status = 401, response = responses::Unauthorized), (status = 403, response = responses::Forbidden),
+        (status = 404, response = responses::NotFound),
     )
 )]
 pub(in crate::api) async fn export(

@@ -16,7 +16,7 @@ use utoipa::ToSchema;
 
 use super::{ReplayError, Replays, subject_of};
 use crate::api::params::Params;
-use crate::api::{openapi, unavailable};
+use crate::api::{responses, unavailable};
 use crate::domain::filter::Filter;
 use crate::domain::replay::{Replay, ReplayRequest};
 
@@ -87,8 +87,8 @@ pub(in crate::api) struct ReplaysJson {
     responses(
         (status = 201, description = "The replay was started", body = ReplayJson, headers(("location" = String, description = "Path of the replay"))),
         (status = 200, description = "The replay exists: it was started with this key before", body = ReplayJson),
-        (status = 400, response = openapi::BadRequest), (status = 401, response = openapi::Unauthorized), (status = 403, response = openapi::Forbidden),
-        (status = 409, response = openapi::Conflict), (status = 503, response = openapi::Unavailable),
+        (status = 400, response = responses::BadRequest), (status = 401, response = responses::Unauthorized), (status = 403, response = responses::Forbidden),
+        (status = 409, response = responses::Conflict), (status = 503, response = responses::Unavailable),
     )
 )]
 pub(in crate::api) async fn start(
@@ -127,7 +127,7 @@ pub(in crate::api) async fn start(
     ),
     responses(
         (status = 200, description = "The replays", body = ReplaysJson),
-        (status = 400, response = openapi::BadRequest), (status = 401, response = openapi::Unauthorized),
+        (status = 400, response = responses::BadRequest), (status = 401, response = responses::Unauthorized),
     )
 )]
 pub(in crate::api) async fn list(
@@ -149,7 +149,7 @@ pub(in crate::api) async fn list(
     get, path = "/v1/replays/{id}", operation_id = "getReplay", tag = "replays", params(("id" = String, Path, description = "Id of the replay")),
     responses(
         (status = 200, description = "The replay", body = ReplayJson),
-        (status = 401, response = openapi::Unauthorized), (status = 404, response = openapi::NotFound),
+        (status = 401, response = responses::Unauthorized), (status = 404, response = responses::NotFound),
     )
 )]
 pub(in crate::api) async fn one(
@@ -168,8 +168,8 @@ pub(in crate::api) async fn one(
     delete, path = "/v1/replays/{id}", operation_id = "cancelReplay", tag = "replays", params(("id" = String, Path, description = "Id of the replay")),
     responses(
         (status = 200, description = "The cancelled replay", body = ReplayJson),
-        (status = 401, response = openapi::Unauthorized), (status = 403, response = openapi::Forbidden), (status = 404, response = openapi::NotFound),
-        (status = 409, response = openapi::Conflict),
+        (status = 401, response = responses::Unauthorized), (status = 403, response = responses::Forbidden), (status = 404, response = responses::NotFound),
+        (status = 409, response = responses::Conflict),
     )
 )]
 pub(in crate::api) async fn cancel(

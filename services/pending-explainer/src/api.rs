@@ -4,6 +4,8 @@
 
 mod listing;
 pub mod openapi;
+mod path_params;
+mod responses;
 mod what_if;
 
 use std::sync::{Arc, OnceLock};
@@ -152,7 +154,7 @@ fn explainer(loaded: &Loaded) -> Result<&Explainer, Problem> {
 
 /// Lists pending jobs that the caller may see, with short explanations.
 #[utoipa::path(get, operation_id = "listPendingJobs", path = "/v1/queue", tag = "queue", params(QueueQuery), responses(
-    (status = 200, description = "The jobs", body = PendingJobList), (status = 400, response = openapi::BadRequest), (status = 401, response = openapi::Unauthorized), (status = 503, response = openapi::Unavailable),
+    (status = 200, description = "The jobs", body = PendingJobList), (status = 400, response = responses::BadRequest), (status = 401, response = responses::Unauthorized), (status = 503, response = responses::Unavailable),
 ))]
 async fn list(
     State(loaded): State<Loaded>,
@@ -224,7 +226,7 @@ struct QualityQuery {
 
 /// Returns how often estimated starts were right. The figures name nobody.
 #[utoipa::path(get, operation_id = "getEstimateQuality", path = "/v1/queue/quality", tag = "queue", params(QualityQuery), responses(
-    (status = 200, description = "The figures", body = ClusterQuality), (status = 400, response = openapi::BadRequest), (status = 401, response = openapi::Unauthorized), (status = 404, response = openapi::NotFound), (status = 503, response = openapi::Unavailable),
+    (status = 200, description = "The figures", body = ClusterQuality), (status = 400, response = responses::BadRequest), (status = 401, response = responses::Unauthorized), (status = 404, response = responses::NotFound), (status = 503, response = responses::Unavailable),
 ))]
 async fn quality(
     State(loaded): State<Loaded>,
@@ -264,8 +266,8 @@ fn row(cluster: &str, run: &PendingRun, explanation: Explanation) -> PendingJobR
 }
 
 /// Explains why a job waits, or what became of it.
-#[utoipa::path(get, operation_id = "getPendingJob", path = "/v1/queue/{cluster}/{job}", tag = "queue", params(openapi::JobPath), responses(
-    (status = 200, description = "The job", body = PendingJobDetail), (status = 401, response = openapi::Unauthorized), (status = 404, response = openapi::NotFound), (status = 503, response = openapi::Unavailable),
+#[utoipa::path(get, operation_id = "getPendingJob", path = "/v1/queue/{cluster}/{job}", tag = "queue", params(path_params::JobPath), responses(
+    (status = 200, description = "The job", body = PendingJobDetail), (status = 401, response = responses::Unauthorized), (status = 404, response = responses::NotFound), (status = 503, response = responses::Unavailable),
 ))]
 async fn one(
     State(loaded): State<Loaded>,

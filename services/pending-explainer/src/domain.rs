@@ -2,6 +2,7 @@
 //!
 //! - [`explain`]: turns a job's record and its position in the queue into an
 //!   [`Explanation`](mesh_events::proto::mesh::queue::v1::Explanation).
+//! - [`pending_job`]: a pending job, and the newest snapshots of its cluster.
 //! - [`timeline`]: the explanations of each job so far, and the rules that limit the number of events.
 //! - [`evidence`]: limits, nodes, reservations and more; `judge` decides by them.
 //! - [`start_estimate`]: when waiting jobs may start, and how often that was right.
@@ -9,7 +10,6 @@
 //! - [`listing`]: all jobs as squeue prints them.
 //! - [`queue`]: the newest snapshot of the queue, assembled from its chunks.
 
-mod changes;
 mod confidence;
 mod dependency;
 mod description;
@@ -19,6 +19,7 @@ pub mod explain;
 mod judge;
 mod limit;
 pub mod listing;
+pub mod pending_job;
 pub mod progress;
 pub mod queue;
 mod rare_reasons;
@@ -29,4 +30,5 @@ pub mod start_estimate;
 pub mod timeline;
 pub mod what_if;
 
-pub use explain::{ClusterView, explain};
+pub use explain::explain;
+pub use pending_job::ClusterView;

@@ -8,7 +8,7 @@ use mesh_runtime::api::{AuditedRead, Caller, Problem};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{Loaded, explainer, openapi, valid};
+use super::{Loaded, explainer, path_params, responses, valid};
 
 #[derive(Debug, Default, Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
@@ -38,8 +38,8 @@ pub(super) struct SqueueListing {
 }
 
 /// Lists the jobs of a cluster that the caller may see, as squeue prints them.
-#[utoipa::path(get, operation_id = "listSqueueRows", path = "/v1/queue/{cluster}/listing", tag = "queue", params(openapi::ClusterPath, SqueueQuery), responses(
-    (status = 200, description = "The jobs", body = SqueueListing), (status = 400, response = openapi::BadRequest), (status = 401, response = openapi::Unauthorized), (status = 404, response = openapi::NotFound), (status = 503, response = openapi::Unavailable),
+#[utoipa::path(get, operation_id = "listSqueueRows", path = "/v1/queue/{cluster}/listing", tag = "queue", params(path_params::ClusterPath, SqueueQuery), responses(
+    (status = 200, description = "The jobs", body = SqueueListing), (status = 400, response = responses::BadRequest), (status = 401, response = responses::Unauthorized), (status = 404, response = responses::NotFound), (status = 503, response = responses::Unavailable),
 ))]
 pub(super) async fn list(
     State(loaded): State<Loaded>,

@@ -15,8 +15,8 @@ use serde::{Deserialize, Serialize};
 use slurm_types::{ReasonClass, Tres};
 use utoipa::ToSchema;
 
-use super::{Loaded, explainer, find, openapi};
-use crate::domain::explain::PendingJob;
+use super::{Loaded, explainer, find, path_params, responses};
+use crate::domain::pending_job::PendingJob;
 use crate::domain::what_if::{
     MAX_CHANGES, RequestChange, WhatIfEstimate, WhatIfRequest, whole_nodes,
 };
@@ -59,8 +59,8 @@ pub(super) struct WhatIfAnswer {
 }
 
 /// Estimates when a pending job would start if its request were different.
-#[utoipa::path(post, operation_id = "estimateChangedJob", path = "/v1/queue/{cluster}/{job}/what-if", tag = "what-if", params(openapi::JobPath), request_body = ChangedJobRequest, responses(
-    (status = 200, description = "The estimates", body = WhatIfAnswer), (status = 400, response = openapi::BadRequest), (status = 401, response = openapi::Unauthorized), (status = 404, response = openapi::NotFound), (status = 409, response = openapi::Conflict), (status = 503, response = openapi::Unavailable),
+#[utoipa::path(post, operation_id = "estimateChangedJob", path = "/v1/queue/{cluster}/{job}/what-if", tag = "what-if", params(path_params::JobPath), request_body = ChangedJobRequest, responses(
+    (status = 200, description = "The estimates", body = WhatIfAnswer), (status = 400, response = responses::BadRequest), (status = 401, response = responses::Unauthorized), (status = 404, response = responses::NotFound), (status = 409, response = responses::Conflict), (status = 503, response = responses::Unavailable),
 ))]
 pub(super) async fn of_job(
     State(loaded): State<Loaded>,
@@ -109,8 +109,8 @@ pub(super) async fn of_job(
 }
 
 /// Estimates when a job would start that is not submitted yet.
-#[utoipa::path(post, operation_id = "estimateNewJob", path = "/v1/queue/{cluster}/what-if", tag = "what-if", params(openapi::ClusterPath), request_body = NewJobRequest, responses(
-    (status = 200, description = "The estimates", body = WhatIfAnswer), (status = 400, response = openapi::BadRequest), (status = 401, response = openapi::Unauthorized), (status = 503, response = openapi::Unavailable),
+#[utoipa::path(post, operation_id = "estimateNewJob", path = "/v1/queue/{cluster}/what-if", tag = "what-if", params(path_params::ClusterPath), request_body = NewJobRequest, responses(
+    (status = 200, description = "The estimates", body = WhatIfAnswer), (status = 400, response = responses::BadRequest), (status = 401, response = responses::Unauthorized), (status = 503, response = responses::Unavailable),
 ))]
 pub(super) async fn of_new_job(
     State(loaded): State<Loaded>,

@@ -2,7 +2,7 @@
 
 use chrono::{DateTime, TimeDelta, Utc};
 
-use super::explain::{ClusterView, PendingJob};
+use super::pending_job::{ClusterView, PendingJob};
 use super::queue::QueuePosition;
 use super::reason_text::{duration, list};
 

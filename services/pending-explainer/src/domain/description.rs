@@ -2,9 +2,11 @@
 
 use slurm_types::reasons::Match;
 
-use super::explain::{PendingJob, ReasonText};
-use super::reason::{reservation_unusable, with, with_advice};
-use super::reason_text::{MAX_SUMMARY_CHARS, clip, name, named, nodes, time_limit};
+use super::pending_job::PendingJob;
+use super::reason::reservation_unusable;
+use super::reason_text::{
+    MAX_SUMMARY_CHARS, ReasonText, clip, name, named, nodes, time_limit, with, with_advice,
+};
 
 /// Sentences for a free text. `None` if it was not recognised.
 pub fn reason_text(found: &Match, waiting: &PendingJob<'_>) -> Option<ReasonText> {

@@ -7,8 +7,8 @@ use chrono::{DateTime, TimeDelta, Utc};
 use mesh_events::from_timestamp;
 use slurm_types::ReasonClass;
 
-use super::explain::PendingJob;
 use super::judge::PendingCause;
+use super::pending_job::PendingJob;
 
 /// Age after which a planned start in the past is obsolete: several backfill cycles (`bf_interval`, 30 s by default) have not renewed
 /// it.

@@ -30,7 +30,7 @@ use slurm_types::{Actor, ReasonClass};
 pub use self::node::of_node;
 pub use self::request::Request;
 use super::evidence::Evidence;
-use super::explain::PendingJob;
+use super::pending_job::PendingJob;
 
 /// Why a job waits.
 #[derive(Clone, Debug)]

@@ -9,8 +9,8 @@ use mesh_events::proto::mesh::job::v1::Job;
 use slurm_types::Tres;
 use slurm_types::reasons::ReasonRow;
 
-use super::explain::{PendingJob, ReasonText};
-use super::reason_text::{capital, count, memory, named, time_limit};
+use super::pending_job::PendingJob;
+use super::reason_text::{ReasonText, capital, count, memory, named, time_limit};
 
 /// Sentences for a limit. `None` if the row is not about a limit of a QOS or an association.
 pub fn reason_text(row: &ReasonRow, waiting: &PendingJob<'_>) -> Option<ReasonText> {

@@ -8,8 +8,8 @@ use slurm_types::ReasonClass;
 
 use super::confidence;
 use super::evidence::Evidence;
-use super::explain::ClusterView;
 use super::judge::of_node;
+use super::pending_job::ClusterView;
 use super::reason_text::{duration, list, moment, nodes};
 
 /// Explains a job that left the queue. `job` is the newest record, from an event at `heard_at`; the newest evidence may be older or newer.

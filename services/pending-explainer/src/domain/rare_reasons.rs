@@ -1,8 +1,7 @@
 //! Sentences for reasons that are rare on pending jobs: end states, special hardware, Slurm's internal errors, obsolete platforms.
 
-use super::explain::{PendingJob, ReasonText};
-use super::reason::with_advice;
-use super::reason_text::{nodes, time_limit};
+use super::pending_job::PendingJob;
+use super::reason_text::{ReasonText, nodes, time_limit, with_advice};
 
 /// Sentences for a reason. `None` if it is not one of these.
 pub fn reason_text(reason: &str, waiting: &PendingJob<'_>) -> Option<ReasonText> {

@@ -3,29 +3,12 @@
 use mesh_events::from_timestamp;
 
 use super::dependency::{any_suffices, unfulfilled};
-use super::explain::{PendingJob, ReasonText};
-use super::reason_text::{MAX_SUMMARY_CHARS, clip, count, list, moment, name, named, nodes, own};
+use super::pending_job::PendingJob;
+use super::reason_text::{
+    MAX_SUMMARY_CHARS, ReasonText, clip, count, list, moment, name, named, nodes, own, with,
+    with_advice,
+};
 use super::{rare_reasons, request};
-
-/// Builds a text from a sentence and its advice.
-pub fn with_advice(summary: impl Into<String>, advice: impl Into<String>) -> Option<ReasonText> {
-    Some(ReasonText {
-        summary: summary.into(),
-        advice: advice.into(),
-        evidence: Vec::new(),
-    })
-}
-
-/// Adds evidence.
-pub fn with(
-    reason_text: Option<ReasonText>,
-    evidence: impl IntoIterator<Item = String>,
-) -> Option<ReasonText> {
-    reason_text.map(|mut reason_text| {
-        reason_text.evidence.extend(evidence);
-        reason_text
-    })
-}
 
 /// Text for a reservation that no longer exists.
 pub fn reservation_unusable(reservation: &str, problem: &str) -> Option<ReasonText> {

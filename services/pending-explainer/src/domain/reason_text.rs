@@ -1,4 +1,4 @@
-//! Parts of sentences: amounts, durations, lists, and names from outside.
+//! Texts about a reason, and parts of their sentences: amounts, durations, lists, and names from outside.
 
 use chrono::{DateTime, Utc};
 use slurm_types::HostList;
@@ -8,6 +8,36 @@ pub const MAX_SUMMARY_CHARS: usize = 300;
 
 /// Longest name from outside (partition, reservation, dependency, …) in a sentence.
 const MAX_NAME_CHARS: usize = 48;
+
+/// Texts about a reason.
+pub struct ReasonText {
+    /// One or two sentences for the owner.
+    pub summary: String,
+    /// Advice for the owner.
+    pub advice: String,
+    /// Objects that the reason names.
+    pub evidence: Vec<String>,
+}
+
+/// Builds a text from a sentence and its advice.
+pub fn with_advice(summary: impl Into<String>, advice: impl Into<String>) -> Option<ReasonText> {
+    Some(ReasonText {
+        summary: summary.into(),
+        advice: advice.into(),
+        evidence: Vec::new(),
+    })
+}
+
+/// Adds evidence.
+pub fn with(
+    reason_text: Option<ReasonText>,
+    evidence: impl IntoIterator<Item = String>,
+) -> Option<ReasonText> {
+    reason_text.map(|mut reason_text| {
+        reason_text.evidence.extend(evidence);
+        reason_text
+    })
+}
 
 /// Truncates a text to at most `max` characters, with a mark.
 pub fn clip(text: &str, max: usize) -> String {

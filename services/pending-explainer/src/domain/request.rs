@@ -1,8 +1,7 @@
 //! Sentences for requests, accounts and partitions that do not match.
 
-use super::explain::{PendingJob, ReasonText};
-use super::reason::with_advice;
-use super::reason_text::{capital, name, named, time_limit};
+use super::pending_job::PendingJob;
+use super::reason_text::{ReasonText, capital, name, named, time_limit, with_advice};
 
 /// Sentences for a reason. `None` if it is not one of these.
 pub fn reason_text(reason: &str, waiting: &PendingJob<'_>) -> Option<ReasonText> {

@@ -8,6 +8,7 @@
 //! - An event older than the newest handled one of its run has no effect, because messages of a run may be handled out of order.
 //! - Jobs that left the queue are stored for [`RUN_RETENTION`], so that a redelivered message has no effect.
 
+mod changes;
 mod snapshot;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -23,9 +24,9 @@ use mesh_events::{Event, EventId, EventType, SCHEMA_VERSION, from_timestamp, tim
 use serde::{Deserialize, Serialize};
 use slurm_types::ReasonClass;
 
-use super::explain::{self, ClusterView, PendingJob};
+use super::pending_job::{ClusterView, PendingJob};
 use super::queue::QueuePosition;
-use super::{changes, progress};
+use super::{explain, progress};
 
 pub use snapshot::{MIN_ESTIMATE_EVENT_INTERVAL, SnapshotUpdate, apply_snapshot};
 
@@ -120,7 +121,7 @@ impl PendingRun {
             let heard_at = DateTime::from_timestamp(heard_at, 0).unwrap_or_default();
             return progress::explain(&self.job, heard_at, view, now);
         }
-        let mut explanation = explain::explain(&self.pending(self.position(view, now), view, now));
+        let mut explanation = explain(&self.pending(self.position(view, now), view, now));
         explanation.changed = changes::since(self.timeline.back(), &explanation);
         explanation.is_late = self.is_late;
         explanation
@@ -323,7 +324,7 @@ pub fn apply_event(
     if class == ReasonClass::NotEvaluated || run.class == Some(class) {
         return UpdateOutcome::Noted;
     }
-    let mut explanation = explain::explain(&pending);
+    let mut explanation = explain(&pending);
     explanation.changed = changes::since(run.timeline.back(), &explanation);
     run.class = Some(class);
     // The estimate was one for another cause.

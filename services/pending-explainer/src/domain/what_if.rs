@@ -13,8 +13,8 @@ use serde::{Deserialize, Serialize};
 use slurm_types::Tres;
 
 use super::evidence::Evidence;
-use super::explain::PendingJob;
 use super::judge;
+use super::pending_job::PendingJob;
 use super::queue::{Queue, Rank};
 use super::reason_text::{capital, duration, moment, named, time_limit};
 use super::start_estimate::cluster::{self, SchedulingOrder};

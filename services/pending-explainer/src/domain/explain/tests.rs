@@ -1,10 +1,12 @@
 //! Texts for the whole reason table.
 
+use chrono::{DateTime, Utc};
 use mesh_events::proto::mesh::job::v1::ArrayInfo;
 use mesh_events::proto::mesh::queue::v1::QueuedJob;
 use proptest::prelude::*;
 use slurm_types::reasons;
 
+use super::super::pending_job::ClusterView;
 use super::*;
 
 fn at(seconds: i64) -> DateTime<Utc> {

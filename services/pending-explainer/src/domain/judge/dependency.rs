@@ -7,7 +7,7 @@ use slurm_types::{Actor, ReasonClass};
 
 use super::{Evidence, PendingCause, blocker};
 use crate::domain::dependency::{any_suffices, unfulfilled};
-use crate::domain::explain::PendingJob;
+use crate::domain::pending_job::PendingJob;
 use crate::domain::reason_text::{list, moment};
 
 /// The jobs that a job depends on. `None` if nothing is known about any of them.

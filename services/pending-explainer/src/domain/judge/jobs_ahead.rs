@@ -9,7 +9,7 @@ use slurm_types::{Actor, HostList, ReasonClass};
 
 use super::partition::admitting;
 use super::{Evidence, PendingCause, Request, blocker, limit};
-use crate::domain::explain::PendingJob;
+use crate::domain::pending_job::PendingJob;
 use crate::domain::reason_text::{capital, count, list, moment, named, nodes};
 
 /// A job that nothing but other jobs keeps from starting.

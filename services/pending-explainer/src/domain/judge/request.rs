@@ -3,7 +3,7 @@
 use chrono::{DateTime, Utc};
 use slurm_types::Tres;
 
-use crate::domain::explain::PendingJob;
+use crate::domain::pending_job::PendingJob;
 
 /// The request of a pending job.
 pub struct Request<'a> {

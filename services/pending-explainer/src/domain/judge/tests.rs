@@ -9,7 +9,8 @@ use mesh_events::proto::mesh::queue::v1::{
 use mesh_events::timestamp;
 
 use super::super::evidence::Evidence;
-use super::super::explain::{ClusterView, PendingJob, explain};
+use super::super::explain::explain;
+use super::super::pending_job::{ClusterView, PendingJob};
 use super::super::queue::Queue;
 
 mod limits;

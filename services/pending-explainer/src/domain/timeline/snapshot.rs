@@ -5,7 +5,7 @@ use mesh_events::proto::mesh::queue::v1::Explanation;
 use mesh_events::{Event, EventId, timestamp};
 
 use super::PendingRun;
-use crate::domain::explain::ClusterView;
+use crate::domain::pending_job::ClusterView;
 use crate::domain::reason_text::{MAX_SUMMARY_CHARS, clip, moment};
 
 /// Shortest interval between two events about the expected start of a job.

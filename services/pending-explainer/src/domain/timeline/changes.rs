@@ -6,8 +6,8 @@ use chrono::TimeDelta;
 use mesh_events::from_timestamp;
 use mesh_events::proto::mesh::queue::v1::{Blocker, Explanation};
 
-use super::reason_text::duration;
-use super::timeline::TimelineEntry;
+use super::TimelineEntry;
+use crate::domain::reason_text::duration;
 
 /// Smallest shift of the expected start that is mentioned: backfill plans in whole minutes.
 const MIN_SHIFT: TimeDelta = TimeDelta::minutes(2);

@@ -7,7 +7,7 @@ use std::time::SystemTime;
 
 use tokio::sync::OnceCell;
 
-use crate::{Error, Service};
+use crate::Error;
 
 /// The programs under test.
 #[derive(Clone, Debug)]
@@ -24,6 +24,19 @@ pub struct Programs {
 const SOURCES: &[&str] = &["crates", "services", "hooks"];
 
 impl Programs {
+    /// All services, in no particular order.
+    pub const SERVICES: [&str; 6] = [
+        "ingest",
+        "node-watcher",
+        "cost-engine",
+        "ledger",
+        "webhook-dispatcher",
+        "pending-explainer",
+    ];
+
+    /// Services that are off in `smesh up` unless configured.
+    pub const OPTIONAL_SERVICES: [&str; 2] = ["workflow-trigger", "exporter"];
+
     /// The programs of this process's build. Built if they are missing or older than their sources. `MESH_BIN_DIR` names another
     /// folder with them.
     ///
@@ -50,7 +63,7 @@ impl Programs {
                 None => build_folder()?,
             };
             let built = tokio::task::spawn_blocking(move || {
-                let packages = [&Service::ALL[..], &Service::OPTIONAL].concat();
+                let packages = [&Self::SERVICES[..], &Self::OPTIONAL_SERVICES].concat();
                 build_unless_current(&folder, &packages).map(|()| folder)
             });
             let failed = |error| Error::Machine(format!("build the services: {error}"));

@@ -26,19 +26,6 @@ pub struct Service {
 }
 
 impl Service {
-    /// All services, in no particular order.
-    pub const ALL: [&str; 6] = [
-        "ingest",
-        "node-watcher",
-        "cost-engine",
-        "ledger",
-        "webhook-dispatcher",
-        "pending-explainer",
-    ];
-
-    /// Services that are off in `smesh up` unless configured.
-    pub const OPTIONAL: [&str; 2] = ["workflow-trigger", "exporter"];
-
     /// Peak of its resident memory in MiB; `None` if it does not run.
     pub fn peak_mib(&self) -> Option<u64> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()?)).ok()?;

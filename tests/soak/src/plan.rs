@@ -305,7 +305,7 @@ impl fmt::Display for Plan {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use integration::Service;
+    use integration::Programs;
 
     fn draw(seed: u64, form: Form) -> Plan {
         Plan::draw(seed, 300, form, Source::Commands)
@@ -333,7 +333,7 @@ mod tests {
     fn the_long_form_breaks_everything() {
         for seed in 0..50 {
             let faults = draw(seed, Form::Long).faults();
-            for service in Service::ALL {
+            for service in Programs::SERVICES {
                 let killed = faults.keys().filter(|kind| kind.ends_with("killed"));
                 assert!(killed.clone().any(|kind| kind.contains(service)));
             }

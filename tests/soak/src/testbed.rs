@@ -16,7 +16,7 @@ use super::log::Log;
 use super::plan::{Form, Source};
 use integration::set_mode;
 use integration::{
-    Cluster, ClusterOptions, Error, Mesh, MeshOptions, Service, Slurm as _, scenario,
+    Cluster, ClusterOptions, Error, Mesh, MeshOptions, Programs, Service, Slurm as _, scenario,
 };
 
 /// Time limit of Slurm operations on a busy machine, including a restart.
@@ -92,7 +92,7 @@ impl Testbed {
             Form::Long => fake_clock(&cluster.path("clock"))?,
         };
         let mut services = BTreeMap::new();
-        for name in Service::ALL.into_iter().chain(REPLICAS) {
+        for name in Programs::SERVICES.into_iter().chain(REPLICAS) {
             let service = start(&mesh, name, &environment).await?;
             services.insert(name, service);
         }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use integration::{Cluster, ClusterOptions, Mesh, MeshOptions, Service};
+use integration::{Cluster, ClusterOptions, Mesh, MeshOptions, Programs, Service};
 use mesh_testkit::NatsServer;
 
 /// Time limit of all operations.
@@ -49,7 +49,7 @@ async fn each_service_runs_alone_waits_for_nats_and_drains() {
     nats.kill();
 
     let mut processes = Vec::new();
-    for name in Service::ALL {
+    for name in Programs::SERVICES {
         processes.push(start(&mesh, name).await);
     }
     for process in &mut processes {
@@ -89,7 +89,7 @@ async fn a_service_that_never_reached_nats_stops_at_once() {
     let mut nats = NatsServer::start().await;
     let mesh = configure(&cluster, &nats, "").await;
     nats.kill();
-    for name in Service::ALL {
+    for name in Programs::SERVICES {
         let mut process = start(&mesh, name).await;
         process.wait_ready(503).await.unwrap();
         terminate(process).await;

@@ -8,6 +8,8 @@ mod approve;
 mod incoming;
 mod manage;
 pub mod openapi;
+mod path_params;
+mod responses;
 mod view;
 
 use std::collections::BTreeSet;
@@ -105,8 +107,8 @@ struct TasksQuery {
 
 /// Lists the rules that the caller may see.
 #[utoipa::path(get, operation_id = "listTriggers", path = "/v1/triggers", tag = "triggers", responses(
-    (status = 200, description = "The rules, by owner and name", body = RuleList), (status = 401, response = openapi::Unauthorized),
-    (status = 503, response = openapi::Unavailable),
+    (status = 200, description = "The rules, by owner and name", body = RuleList), (status = 401, response = responses::Unauthorized),
+    (status = 503, response = responses::Unavailable),
 ))]
 async fn list(
     caller: Caller,
@@ -124,9 +126,9 @@ async fn list(
 }
 
 /// Returns a rule.
-#[utoipa::path(get, operation_id = "getTrigger", path = "/v1/triggers/{owner}/{name}", tag = "triggers", params(openapi::RulePath), responses(
-    (status = 200, description = "The rule", body = RuleView), (status = 401, response = openapi::Unauthorized),
-    (status = 404, response = openapi::NotFound), (status = 503, response = openapi::Unavailable),
+#[utoipa::path(get, operation_id = "getTrigger", path = "/v1/triggers/{owner}/{name}", tag = "triggers", params(path_params::RulePath), responses(
+    (status = 200, description = "The rule", body = RuleView), (status = 401, response = responses::Unauthorized),
+    (status = 404, response = responses::NotFound), (status = 503, response = responses::Unavailable),
 ))]
 async fn show(
     caller: Caller,
@@ -143,8 +145,8 @@ async fn show(
 
 /// Lists runs, newest first: of the caller's rules, and of the rules that the caller approves.
 #[utoipa::path(get, operation_id = "listTriggerRuns", path = "/v1/trigger-runs", tag = "runs", params(RunsQuery), responses(
-    (status = 200, description = "The runs", body = RunList), (status = 400, response = openapi::BadRequest),
-    (status = 401, response = openapi::Unauthorized), (status = 503, response = openapi::Unavailable),
+    (status = 200, description = "The runs", body = RunList), (status = 400, response = responses::BadRequest),
+    (status = 401, response = responses::Unauthorized), (status = 503, response = responses::Unavailable),
 ))]
 async fn runs(
     caller: Caller,
@@ -183,9 +185,9 @@ async fn runs(
 }
 
 /// Returns a run with its action.
-#[utoipa::path(get, operation_id = "getTriggerRun", path = "/v1/trigger-runs/{key}", tag = "runs", params(openapi::RunPath, TasksQuery), responses(
-    (status = 200, description = "The run", body = RunView), (status = 400, response = openapi::BadRequest), (status = 401, response = openapi::Unauthorized),
-    (status = 404, response = openapi::NotFound), (status = 503, response = openapi::Unavailable),
+#[utoipa::path(get, operation_id = "getTriggerRun", path = "/v1/trigger-runs/{key}", tag = "runs", params(path_params::RunPath, TasksQuery), responses(
+    (status = 200, description = "The run", body = RunView), (status = 400, response = responses::BadRequest), (status = 401, response = responses::Unauthorized),
+    (status = 404, response = responses::NotFound), (status = 503, response = responses::Unavailable),
 ))]
 async fn run(
     caller: Caller,

@@ -10,6 +10,7 @@ pub mod index;
 pub mod intent;
 pub mod message;
 pub mod notice;
+pub mod planned_action;
 pub mod recorded;
 pub mod retry;
 pub mod rule;

@@ -30,10 +30,10 @@ use tracing::Instrument as _;
 use crate::adapters;
 use crate::adapters::store::Store;
 use crate::config::Config;
-use crate::domain::action::{self, PlannedAction};
 use crate::domain::index::Rules;
 use crate::domain::intent::{Backend, Intent, IntentState};
 use crate::domain::notice;
+use crate::domain::planned_action::{self, PlannedAction};
 use crate::domain::source::PUBLISHED;
 use crate::error::Error;
 use crate::metrics;
@@ -195,7 +195,7 @@ impl Driver {
                 restarts,
                 changes,
             }) => {
-                let job = action::reference(*job_id, *task);
+                let job = planned_action::reference(*job_id, *task);
                 self.rerun(intent, &job, *restarts, changes).await
             }
             Some(PlannedAction::RerunTasks { first }) => {
@@ -206,7 +206,7 @@ impl Driver {
                 task,
                 action,
             }) => {
-                let job = action::reference(*job_id, *task);
+                let job = planned_action::reference(*job_id, *task);
                 self.act(intent, &job, action).await
             }
             Some(PlannedAction::Publish { event_type, data }) => {

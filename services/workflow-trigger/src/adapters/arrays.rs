@@ -9,8 +9,7 @@ use mesh_db::sql::Sql;
 use mesh_events::proto::mesh::audit::v1::TriggerActed;
 
 use super::outbox;
-use super::plan;
-use super::store::Store;
+use super::store::{Store, count, first};
 use crate::domain::array::{FailedTask, StoredTask};
 use crate::domain::firing::Firing;
 use crate::domain::intent::Intent;
@@ -69,7 +68,7 @@ pub(super) async fn retries(
     let sql = Sql::new("SELECT COUNT(DISTINCT intents.key) AS n FROM intents LEFT JOIN array_tasks ON array_tasks.run_key = intents.key WHERE is_firing = 1 AND (array_attempt IS NULL OR task = ")
         .bind(task.task);
     let sql = of_array(sql.push(") AND "), firing, task);
-    plan::count(&plan::first(transaction, &sql).await?, "n")
+    count(&first(transaction, &sql).await?, "n")
 }
 
 /// The run that the event of a firing joined before.

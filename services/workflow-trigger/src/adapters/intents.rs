@@ -9,9 +9,9 @@ use slurm_types::JobId;
 
 use super::arrays;
 use super::store::{Store, rule_id};
-use crate::domain::action::PlannedAction;
 use crate::domain::approval::RunApproval;
 use crate::domain::intent::{Backend, Cause, Chain, Intent, IntentState, RunPosition, TaskPage};
+use crate::domain::planned_action::PlannedAction;
 use crate::domain::rule::RuleId;
 use crate::error::Error;
 

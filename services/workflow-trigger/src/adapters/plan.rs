@@ -11,11 +11,11 @@ use slurm_types::JobId;
 use super::arrays::{self, ArrayRetry};
 use super::outbox;
 use super::rule_states;
-use super::store::{Store, names};
-use crate::domain::action::PlannedAction;
+use super::store::{Store, count, first, names};
 use crate::domain::firing::Firing;
 use crate::domain::guards::{self, GuardFacts, Refusal, SiteLimits};
 use crate::domain::intent::{Chain, IntentState};
+use crate::domain::planned_action::PlannedAction;
 use crate::error::Error;
 
 /// Refusals of a rule in an hour that are stored one by one. A rule that is refused more often is shown by its last refusal.
@@ -374,17 +374,4 @@ async fn insert(
     };
     let entry = outbox::entry(&cause.cluster, at, act);
     transaction.conn().execute(&entry).await.map(drop)
-}
-
-pub(super) async fn first(
-    transaction: &mut WriteTransaction,
-    sql: &Sql,
-) -> Result<Row, sqlx::Error> {
-    let row = transaction.conn().first(sql).await?;
-    row.ok_or(sqlx::Error::RowNotFound)
-}
-
-pub(super) fn count(row: &Row, column: &str) -> Result<u32, sqlx::Error> {
-    let number: i64 = row.get(column)?;
-    Ok(u32::try_from(number).unwrap_or(u32::MAX))
 }

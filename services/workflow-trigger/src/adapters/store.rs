@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use mesh_db::pool::WriteTransaction;
 use mesh_db::sql::{Row, Sql};
 use mesh_db::{Database, Limits, Location, Tables};
 
@@ -86,4 +87,19 @@ pub(super) fn rule_id(row: &Row, owner: &str, name: &str) -> Result<RuleId, sqlx
         owner: row.get(owner)?,
         name: row.get(name)?,
     })
+}
+
+/// The row of a query that has one.
+pub(super) async fn first(
+    transaction: &mut WriteTransaction,
+    sql: &Sql,
+) -> Result<Row, sqlx::Error> {
+    let row = transaction.conn().first(sql).await?;
+    row.ok_or(sqlx::Error::RowNotFound)
+}
+
+/// A number in a column, e.g. of rows.
+pub(super) fn count(row: &Row, column: &str) -> Result<u32, sqlx::Error> {
+    let number: i64 = row.get(column)?;
+    Ok(u32::try_from(number).unwrap_or(u32::MAX))
 }

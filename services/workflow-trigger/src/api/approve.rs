@@ -12,7 +12,7 @@ use serde::Deserialize;
 use utoipa::ToSchema;
 
 use super::view::RunView;
-use super::{Api, body, openapi, uses};
+use super::{Api, body, path_params, responses, uses};
 use crate::domain::approval::{Decider, NoRight};
 use crate::domain::intent::{Intent, IntentState};
 use crate::domain::rule::RuleId;
@@ -33,10 +33,10 @@ pub(super) struct RejectRequest {
 type Decided = (StatusCode, Extension<AuditedRead>, Json<RunView>);
 
 /// Approves a run that waits for it.
-#[utoipa::path(post, operation_id = "approveTriggerRun", path = "/v1/trigger-runs/{key}/approve", tag = "runs", params(openapi::RunPath), responses(
-    (status = 202, description = "The run", body = RunView), (status = 401, response = openapi::Unauthorized),
-    (status = 403, response = openapi::Forbidden), (status = 404, response = openapi::NotFound), (status = 409, response = openapi::Conflict),
-    (status = 503, response = openapi::Unavailable),
+#[utoipa::path(post, operation_id = "approveTriggerRun", path = "/v1/trigger-runs/{key}/approve", tag = "runs", params(path_params::RunPath), responses(
+    (status = 202, description = "The run", body = RunView), (status = 401, response = responses::Unauthorized),
+    (status = 403, response = responses::Forbidden), (status = 404, response = responses::NotFound), (status = 409, response = responses::Conflict),
+    (status = 503, response = responses::Unavailable),
 ))]
 pub(super) async fn approve(
     caller: Caller,
@@ -54,10 +54,10 @@ pub(super) async fn approve(
 }
 
 /// Rejects a run that waits for approval. Its owner may, too.
-#[utoipa::path(post, operation_id = "rejectTriggerRun", path = "/v1/trigger-runs/{key}/reject", tag = "runs", params(openapi::RunPath), request_body = RejectRequest, responses(
-    (status = 202, description = "The run", body = RunView), (status = 400, response = openapi::BadRequest),
-    (status = 401, response = openapi::Unauthorized), (status = 403, response = openapi::Forbidden), (status = 404, response = openapi::NotFound),
-    (status = 409, response = openapi::Conflict), (status = 503, response = openapi::Unavailable),
+#[utoipa::path(post, operation_id = "rejectTriggerRun", path = "/v1/trigger-runs/{key}/reject", tag = "runs", params(path_params::RunPath), request_body = RejectRequest, responses(
+    (status = 202, description = "The run", body = RunView), (status = 400, response = responses::BadRequest),
+    (status = 401, response = responses::Unauthorized), (status = 403, response = responses::Forbidden), (status = 404, response = responses::NotFound),
+    (status = 409, response = responses::Conflict), (status = 503, response = responses::Unavailable),
 ))]
 pub(super) async fn reject(
     caller: Caller,

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use utoipa::ToSchema;
 
 use super::allowance::{Exceeded, Need, Sender};
-use super::{Api, openapi};
+use super::{Api, responses};
 use crate::adapters;
 use crate::config::secrets;
 use crate::domain::message::{SourceMessage, named};
@@ -63,9 +63,9 @@ type Answer = Result<(StatusCode, Extension<AuditedRead>, Json<Accepted>), Probl
 /// Its signature is checked as the source's `signature` in mesh.toml says; no token of this API is needed. A repeated event fires a rule once.
 #[utoipa::path(post, operation_id = "receiveEvents", path = "/v1/in/{name}", tag = "events", params(("name" = String, Path, description = "Name of the source")),
     security(()), request_body(content = Value, description = "A message of the source's `format`, at most 256 KiB"), responses(
-    (status = 202, description = "The bus has stored the events", body = Accepted), (status = 400, response = openapi::BadRequest),
-    (status = 401, response = openapi::Unsigned), (status = 404, response = openapi::NotFound), (status = 413, response = openapi::TooLarge),
-    (status = 429, response = openapi::TooMany), (status = 503, response = openapi::Unavailable),
+    (status = 202, description = "The bus has stored the events", body = Accepted), (status = 400, response = responses::BadRequest),
+    (status = 401, response = responses::Unsigned), (status = 404, response = responses::NotFound), (status = 413, response = responses::TooLarge),
+    (status = 429, response = responses::TooMany), (status = 503, response = responses::Unavailable),
 ))]
 pub(super) async fn receive(
     State(api): State<Api>,
@@ -101,10 +101,10 @@ pub(super) async fn receive(
 
 /// Publishes an event, for rules with `source = "publish"`. Only Unix users.
 #[utoipa::path(post, operation_id = "publishEvent", path = "/v1/in", tag = "events", request_body = PublishRequest, responses(
-    (status = 202, description = "The bus has stored the event", body = Accepted), (status = 400, response = openapi::BadRequest),
-    (status = 401, response = openapi::Unauthorized), (status = 403, response = openapi::Forbidden), (status = 413, response = openapi::TooLarge),
-    (status = 415, response = openapi::NotJson), (status = 422, response = openapi::Unprocessable), (status = 429, response = openapi::TooMany),
-    (status = 503, response = openapi::Unavailable),
+    (status = 202, description = "The bus has stored the event", body = Accepted), (status = 400, response = responses::BadRequest),
+    (status = 401, response = responses::Unauthorized), (status = 403, response = responses::Forbidden), (status = 413, response = responses::TooLarge),
+    (status = 415, response = responses::NotJson), (status = 422, response = responses::Unprocessable), (status = 429, response = responses::TooMany),
+    (status = 503, response = responses::Unavailable),
 ))]
 pub(super) async fn publish(
     caller: Caller,

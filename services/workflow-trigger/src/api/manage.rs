@@ -15,7 +15,7 @@ use serde_json::Value;
 use utoipa::ToSchema;
 
 use super::view::{self, FiredView, RunView, ScheduleView, TestView};
-use super::{Api, body, openapi, uses};
+use super::{Api, body, path_params, responses, uses};
 use crate::domain::firing::{self, FIRED_BY_PERSON, Firing};
 use crate::domain::guards;
 use crate::domain::intent::{Cause, IntentState};
@@ -59,10 +59,10 @@ pub(super) struct PauseRequest {
 type Body<T> = Result<Json<T>, JsonRejection>;
 
 /// Shows what a rule would do. Submits nothing and stores nothing.
-#[utoipa::path(post, operation_id = "testTrigger", path = "/v1/triggers/{owner}/{name}/test", tag = "triggers", params(openapi::RulePath), request_body = TestRequest, responses(
-    (status = 200, description = "What the rule would do", body = TestView), (status = 400, response = openapi::BadRequest),
-    (status = 401, response = openapi::Unauthorized), (status = 403, response = openapi::Forbidden), (status = 404, response = openapi::NotFound),
-    (status = 503, response = openapi::Unavailable),
+#[utoipa::path(post, operation_id = "testTrigger", path = "/v1/triggers/{owner}/{name}/test", tag = "triggers", params(path_params::RulePath), request_body = TestRequest, responses(
+    (status = 200, description = "What the rule would do", body = TestView), (status = 400, response = responses::BadRequest),
+    (status = 401, response = responses::Unauthorized), (status = 403, response = responses::Forbidden), (status = 404, response = responses::NotFound),
+    (status = 503, response = responses::Unavailable),
 ))]
 pub(super) async fn test(
     caller: Caller,
@@ -142,11 +142,11 @@ fn tested(firing: Option<Firing>, matches: bool, too_old: Option<String>) -> Tes
 /// Fires a rule.
 ///
 /// The run is stored before the response is sent.
-#[utoipa::path(post, operation_id = "fireTrigger", path = "/v1/triggers/{owner}/{name}/fire", tag = "triggers", params(openapi::RulePath), request_body = FireRequest, responses(
+#[utoipa::path(post, operation_id = "fireTrigger", path = "/v1/triggers/{owner}/{name}/fire", tag = "triggers", params(path_params::RulePath), request_body = FireRequest, responses(
     (status = 202, description = "The new run", body = FiredView),
-    (status = 200, description = "The run of an earlier firing with this id", body = FiredView), (status = 400, response = openapi::BadRequest),
-    (status = 401, response = openapi::Unauthorized), (status = 403, response = openapi::Forbidden), (status = 404, response = openapi::NotFound),
-    (status = 422, response = openapi::Unprocessable), (status = 503, response = openapi::Unavailable),
+    (status = 200, description = "The run of an earlier firing with this id", body = FiredView), (status = 400, response = responses::BadRequest),
+    (status = 401, response = responses::Unauthorized), (status = 403, response = responses::Forbidden), (status = 404, response = responses::NotFound),
+    (status = 422, response = responses::Unprocessable), (status = 503, response = responses::Unavailable),
 ))]
 pub(super) async fn fire(
     caller: Caller,
@@ -199,10 +199,10 @@ pub(super) async fn fire(
 }
 
 /// Pauses a rule: it does not fire until it is resumed.
-#[utoipa::path(post, operation_id = "pauseTrigger", path = "/v1/triggers/{owner}/{name}/pause", tag = "triggers", params(openapi::RulePath), request_body = PauseRequest, responses(
-    (status = 204, description = "The rule is paused"), (status = 400, response = openapi::BadRequest),
-    (status = 401, response = openapi::Unauthorized), (status = 403, response = openapi::Forbidden), (status = 404, response = openapi::NotFound),
-    (status = 503, response = openapi::Unavailable),
+#[utoipa::path(post, operation_id = "pauseTrigger", path = "/v1/triggers/{owner}/{name}/pause", tag = "triggers", params(path_params::RulePath), request_body = PauseRequest, responses(
+    (status = 204, description = "The rule is paused"), (status = 400, response = responses::BadRequest),
+    (status = 401, response = responses::Unauthorized), (status = 403, response = responses::Forbidden), (status = 404, response = responses::NotFound),
+    (status = 503, response = responses::Unavailable),
 ))]
 pub(super) async fn pause(
     caller: Caller,
@@ -220,9 +220,9 @@ pub(super) async fn pause(
 }
 
 /// Resumes a rule that was paused, by a person or after refusals in a row.
-#[utoipa::path(post, operation_id = "resumeTrigger", path = "/v1/triggers/{owner}/{name}/resume", tag = "triggers", params(openapi::RulePath), responses(
-    (status = 204, description = "The rule fires again"), (status = 401, response = openapi::Unauthorized),
-    (status = 403, response = openapi::Forbidden), (status = 404, response = openapi::NotFound), (status = 503, response = openapi::Unavailable),
+#[utoipa::path(post, operation_id = "resumeTrigger", path = "/v1/triggers/{owner}/{name}/resume", tag = "triggers", params(path_params::RulePath), responses(
+    (status = 204, description = "The rule fires again"), (status = 401, response = responses::Unauthorized),
+    (status = 403, response = responses::Forbidden), (status = 404, response = responses::NotFound), (status = 503, response = responses::Unavailable),
 ))]
 pub(super) async fn resume(
     caller: Caller,
@@ -238,10 +238,10 @@ pub(super) async fn resume(
 }
 
 /// Plans a dead letter again, or asks for its approval again.
-#[utoipa::path(post, operation_id = "redriveTriggerRun", path = "/v1/trigger-runs/{key}/redrive", tag = "runs", params(openapi::RunPath), responses(
-    (status = 202, description = "The run", body = RunView), (status = 401, response = openapi::Unauthorized),
-    (status = 403, response = openapi::Forbidden), (status = 404, response = openapi::NotFound), (status = 409, response = openapi::Conflict),
-    (status = 503, response = openapi::Unavailable),
+#[utoipa::path(post, operation_id = "redriveTriggerRun", path = "/v1/trigger-runs/{key}/redrive", tag = "runs", params(path_params::RunPath), responses(
+    (status = 202, description = "The run", body = RunView), (status = 401, response = responses::Unauthorized),
+    (status = 403, response = responses::Forbidden), (status = 404, response = responses::NotFound), (status = 409, response = responses::Conflict),
+    (status = 503, response = responses::Unavailable),
 ))]
 pub(super) async fn redrive(
     caller: Caller,

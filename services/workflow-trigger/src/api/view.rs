@@ -6,8 +6,9 @@ use slurm_types::TaskSet;
 use utoipa::ToSchema;
 
 use crate::adapters::rule_states::RuleState;
-use crate::domain::action::{Action, PlannedAction};
+use crate::domain::action::Action;
 use crate::domain::intent::{Intent, IntentState};
+use crate::domain::planned_action::PlannedAction;
 use crate::domain::rule::{EventOwners, EventSelector, Rule};
 
 /// Rules.

@@ -57,7 +57,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::domain::action::reference;
+    use crate::domain::planned_action::reference;
 
     #[test]
     fn the_last_task_of_an_array_is_not_the_array() {

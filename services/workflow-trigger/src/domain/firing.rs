@@ -8,10 +8,11 @@ use slurm_submit::SubmitKey;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::action::{Action, EventVariables, PlannedAction};
+use super::action::{Action, EventVariables};
 use super::array::FailedTask;
 use super::event_job::EventJob;
 use super::intent::{Cause, Chain};
+use super::planned_action::PlannedAction;
 use super::retry;
 use super::rule::{EventSelector, Rule};
 use super::schedule::Schedule;

@@ -6,8 +6,7 @@ use std::sync::Arc;
 use event_filter::DecodedEvent;
 use mesh_events::EventType;
 
-use super::notice;
-use super::rule::{EventSelector, Rule, RuleId};
+use super::rule::{EventSelector, Rule, RuleId, fires_rules};
 use super::source::Source;
 
 /// The rules in use.
@@ -33,7 +32,7 @@ impl Rules {
             if let EventSelector::Bus { filter, .. } = &rule.on {
                 for kind in EventType::ALL
                     .iter()
-                    .filter(|kind| notice::fires_rules(**kind) && filter.selects(**kind))
+                    .filter(|kind| fires_rules(**kind) && filter.selects(**kind))
                 {
                     index
                         .by_type

@@ -9,8 +9,8 @@ use mesh_events::IncomingEvent;
 use serde::{Deserialize, Serialize};
 use slurm_types::JobId;
 
-use super::action::PlannedAction;
 use super::approval::RunApproval;
+use super::planned_action::PlannedAction;
 use super::rule::RuleId;
 
 /// How far an intent is.

@@ -1,4 +1,5 @@
-//! What rules tell people: events about users on `SLURM_EVENTS`, which webhook endpoints deliver and ledgers store. No rule fires on them.
+//! What rules tell people: events about users on `SLURM_EVENTS`, which webhook endpoints deliver and ledgers store. No rule fires on them, see
+//! [`super::rule::fires_rules`].
 
 use std::collections::BTreeMap;
 
@@ -11,14 +12,6 @@ use mesh_events::proto::mesh::user::v1::{Notice, UserEvent};
 use mesh_events::{Event, EventId, EventType, SCHEMA_VERSION, timestamp};
 
 use super::intent::Intent;
-
-/// True if rules fire on events of a type: not on what rules tell, which would fire them without end.
-pub const fn fires_rules(kind: EventType) -> bool {
-    !matches!(
-        kind,
-        EventType::UserNotified | EventType::UserApprovalRequested
-    )
-}
 
 /// A message of the action `notify`, for the rule's owner. A run has one, however often it is tried.
 pub fn message(intent: &Intent, text: &str, data: &BTreeMap<String, String>) -> Event {

@@ -18,8 +18,8 @@ use mesh_events::proto::mesh::job::v1::Job;
 use slurm_submit::JobUpdate;
 use slurm_types::{JobId, Tres};
 
-use super::action::PlannedAction;
 use super::array::FailedTask;
+use super::planned_action::PlannedAction;
 
 /// How a rule retries.
 #[derive(Clone, Debug, PartialEq)]

@@ -5,14 +5,12 @@ use std::fmt;
 use std::time::Duration;
 
 use event_filter::{DecodedEvent, Expression, Filter, Template};
-use mesh_events::EventType;
+use mesh_events::{EventType, IncomingEvent};
 use serde_json::Value;
 
 use super::action::Action;
 use super::approval::Approval;
-use super::notice;
 use super::schedule::Schedule;
-use super::source::SourceSelector;
 
 /// Who or what a rule belongs to, and its name: `alice/align`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -84,6 +82,19 @@ pub enum EventSelector {
     },
 }
 
+/// Selects events of a source.
+#[derive(Clone, Debug)]
+pub struct SourceSelector {
+    /// Its name.
+    pub source: String,
+    /// Types, a `*` at the end for any rest. Empty: all.
+    pub types: Vec<String>,
+    /// Who published them. Events of machines have no owner.
+    pub owners: EventOwners,
+    /// Condition on the event's data.
+    pub when: Option<Expression>,
+}
+
 /// Whose events a rule may fire on. Events of nodes and of capture have no owner and fire any rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EventOwners {
@@ -106,13 +117,21 @@ pub struct RuleLimits {
     pub max_event_age: Duration,
 }
 
+/// True if rules fire on events of a type: not on what rules tell, which would fire them without end.
+pub const fn fires_rules(kind: EventType) -> bool {
+    !matches!(
+        kind,
+        EventType::UserNotified | EventType::UserApprovalRequested
+    )
+}
+
 impl Rule {
     /// True if an event of the bus fires it.
     pub fn matches(&self, kind: EventType, event: &DecodedEvent) -> bool {
         let EventSelector::Bus { filter, owners } = &self.on else {
             return false;
         };
-        notice::fires_rules(kind)
+        fires_rules(kind)
             && filter.selects(kind)
             && owners.allow(event_filter::filter::user_of(kind, event))
             && filter.matches(kind, event)
@@ -130,8 +149,22 @@ impl Rule {
     }
 }
 
+impl SourceSelector {
+    /// True if an event fires the rule. `fields` are those of the event.
+    pub fn matches(&self, event: &IncomingEvent, fields: &Value) -> bool {
+        let is_of_type = |pattern: &String| match pattern.strip_suffix('*') {
+            Some(start) => event.r#type.starts_with(start),
+            None => event.r#type == *pattern,
+        };
+        let owner = (!event.user.is_empty()).then_some(event.user.as_str());
+        (self.types.is_empty() || self.types.iter().any(is_of_type))
+            && self.owners.allow(owner)
+            && self.when.as_ref().is_none_or(|when| when.holds(fields))
+    }
+}
+
 impl EventOwners {
-    pub(super) fn allow(&self, owner: Option<&str>) -> bool {
+    fn allow(&self, owner: Option<&str>) -> bool {
         match (self, owner) {
             (Self::All, _) | (Self::Users(_), None) => true,
             (Self::Users(users), Some(owner)) => users.contains(owner),

@@ -2,12 +2,6 @@
 
 use std::path::PathBuf;
 
-use mesh_events::IncomingEvent;
-
-use super::rule::EventOwners;
-use event_filter::Expression;
-use serde_json::Value;
-
 /// Source of what people publish.
 pub const PUBLISHED: &str = "publish";
 
@@ -63,31 +57,4 @@ pub enum Format {
     CloudEvents,
     /// Notifications of S3, MinIO and EventBridge.
     S3,
-}
-
-/// Selects events of a source.
-#[derive(Clone, Debug)]
-pub struct SourceSelector {
-    /// Its name.
-    pub source: String,
-    /// Types, a `*` at the end for any rest. Empty: all.
-    pub types: Vec<String>,
-    /// Who published them. Events of machines have no owner.
-    pub owners: EventOwners,
-    /// Condition on the event's data.
-    pub when: Option<Expression>,
-}
-
-impl SourceSelector {
-    /// True if an event fires the rule. `fields` are those of the event.
-    pub fn matches(&self, event: &IncomingEvent, fields: &Value) -> bool {
-        let is_of_type = |pattern: &String| match pattern.strip_suffix('*') {
-            Some(start) => event.r#type.starts_with(start),
-            None => event.r#type == *pattern,
-        };
-        let owner = (!event.user.is_empty()).then_some(event.user.as_str());
-        (self.types.is_empty() || self.types.iter().any(is_of_type))
-            && self.owners.allow(owner)
-            && self.when.as_ref().is_none_or(|when| when.holds(fields))
-    }
 }

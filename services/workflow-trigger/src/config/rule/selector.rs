@@ -9,10 +9,9 @@ use mesh_events::EventType;
 use serde::Deserialize;
 
 use super::Check;
-use crate::domain::notice;
-use crate::domain::rule::{EventOwners, EventSelector, RuleId};
+use crate::domain::rule::{EventOwners, EventSelector, RuleId, SourceSelector, fires_rules};
 use crate::domain::schedule::{MissedInstants, Schedule};
-use crate::domain::source::{PUBLISHED, SourceSelector};
+use crate::domain::source::PUBLISHED;
 
 /// A rule that fires much later would surprise its owner.
 const MAX_JITTER: Duration = Duration::from_secs(3_600);
@@ -116,7 +115,7 @@ impl Check<'_> {
         let mut patterns = Vec::new();
         for text in &on.types {
             if let Ok(kind) = text.parse::<EventType>()
-                && !notice::fires_rules(kind)
+                && !fires_rules(kind)
             {
                 self.fault(
                     "on.types",

@@ -109,9 +109,11 @@ async fn a_notice_is_published_once_with_the_jobs_on_the_node_and_explains_its_e
     cluster.run_as("root", &[&down[..], &["Reason=Not responding"]].concat());
     ring("4", "c1", notice).await;
     until(&bus, "c1", "down spot_preempted").await;
-    let events = published_so_far(&bus).await;
+    let mut events = of_node(&published_so_far(&bus).await, "c1");
+    // Slurm 22.05 hides powered-down cloud nodes. Versions that show them may include them in the baseline.
+    events.retain(|event| event != "baseline power_saving");
     assert_eq!(
-        of_node(&events, "c1"),
+        events,
         ["active", "preempted spot_preempted", "down spot_preempted"]
     );
     service.stop().await;

@@ -6,10 +6,12 @@
 //! pause and test them.
 
 mod deliveries;
+mod error;
 mod grpc;
 mod manage;
 pub mod openapi;
 mod patch;
+mod responses;
 mod rest;
 mod rights;
 mod test_limiter;
@@ -19,21 +21,41 @@ mod webhook_test;
 use std::sync::Arc;
 
 use axum::Router;
+use axum::routing::get;
 use chrono::{DateTime, Utc};
 use event_message::format::Previewed;
 use mesh_runtime::api::{AuditedRead, Caller};
 use serde::Serialize;
 use serde_json::Value;
+use tokio::sync::Mutex;
 use utoipa::ToSchema;
 
-use crate::config::Fault;
-use crate::error::Error;
+use crate::delivery::worker_context::WorkerContext;
+use crate::endpoint::registry::Registry;
+use crate::endpoint::worker_pool::WorkerPool;
 use crate::store::redeliveries::RedeliveryJob;
 use crate::store::{Attempt, Delivery};
 
-pub use manage::Webhooks;
+pub use error::ApiError;
 pub use test_limiter::TestLimiter;
 pub use view::{Circuit, Webhook};
+
+/// The Webhooks API of a dispatcher.
+pub struct Webhooks {
+    /// Resources shared with the workers.
+    pub shared: Arc<WorkerContext>,
+    /// The endpoint definitions.
+    pub registry: Arc<Registry>,
+    /// Notified of changes.
+    pub worker_pool: Arc<WorkerPool>,
+    /// Path of the configuration with the operator's endpoints, for messages.
+    pub config_file: String,
+    /// Limits test deliveries.
+    pub turns: TestLimiter,
+    /// Held while an endpoint is created, so that concurrent requests to this dispatcher cannot exceed a user's
+    /// quota.
+    pub making: Mutex<()>,
+}
 
 /// A list of webhooks.
 #[derive(Serialize, ToSchema)]
@@ -200,62 +222,6 @@ pub struct Preview {
     pub requests: Vec<Previewed>,
 }
 
-/// Why a request is refused.
-#[derive(Debug, thiserror::Error)]
-pub enum ApiError {
-    /// The endpoint does not exist, or the caller may not see it.
-    #[error("no webhook {0:?}; GET /v1/webhooks lists them, and another user's is OWNER/NAME")]
-    NotFound(String),
-    /// The delivery does not exist, or its retention has ended.
-    #[error("no delivery {0:?} at this webhook")]
-    NoDelivery(String),
-    /// The caller lacks the permission.
-    #[error("{0}")]
-    Forbidden(String),
-    /// The endpoint's current state does not permit it.
-    #[error("{0}")]
-    Conflict(String),
-    /// The request is invalid.
-    #[error("{}", faults(.0))]
-    Invalid(Vec<Fault>),
-    /// A limit is reached for the moment.
-    #[error("{problem}; try again in {after} s")]
-    TooMany {
-        /// The limit that is reached.
-        problem: String,
-        /// Seconds until the request may be repeated.
-        after: u64,
-    },
-    /// The operator must configure something first.
-    #[error("{0}")]
-    Unprepared(String),
-    /// Internal error.
-    #[error(transparent)]
-    Internal(#[from] Error),
-}
-
-impl ApiError {
-    fn invalid(key: &'static str, problem: impl Into<String>) -> Self {
-        Self::Invalid(vec![Fault::new(key, problem)])
-    }
-
-    /// The refusal for an error about a key.
-    fn of<E: ToString>(key: &'static str) -> impl FnOnce(E) -> Self {
-        move |error| Self::invalid(key, error.to_string())
-    }
-}
-
-fn faults(faults: &[Fault]) -> String {
-    let sent: Vec<String> = faults
-        .iter()
-        .map(|fault| match fault.key {
-            "" => fault.problem.clone(),
-            key => format!("{key}: {}", fault.problem),
-        })
-        .collect();
-    sent.join("; ")
-}
-
 /// A response, by the owners of its rows. One without personal data has none.
 trait HasOwners {
     fn owners(&self) -> Vec<&str> {
@@ -312,5 +278,7 @@ impl HasOwners for RedeliveryList {
 
 /// REST and gRPC routes of an API.
 pub fn router(api: Arc<Webhooks>) -> Router {
-    rest::router(Arc::clone(&api)).merge(grpc::router(api))
+    rest::router(Arc::clone(&api))
+        .route("/v1/webhooks/openapi.json", get(openapi::serve))
+        .merge(grpc::router(api))
 }

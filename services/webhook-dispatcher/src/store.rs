@@ -5,6 +5,7 @@
 //! more.
 
 mod command;
+mod cursor_rows;
 pub mod cursors;
 mod database;
 mod delivery;

@@ -1,7 +1,6 @@
 //! Creates, changes and removes endpoints.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 use std::time::Duration;
 
 use audit_outbox::AuditRow;
@@ -11,44 +10,23 @@ use mesh_events::webhook_name;
 use mesh_runtime::api::Caller;
 use serde_json::{Value, json};
 use standard_webhooks::{Signer, encode_secret};
-use tokio::sync::Mutex;
 
 use super::patch::merge;
 use super::rights::{may_see, own_events_only, owner};
-use super::test_limiter::TestLimiter;
 use super::{
     ApiError, Preview, PreviewRequest, Rotation, TestRequest, TestResult, Webhook, WebhookList,
-    WebhookWithSecret, webhook_test,
+    WebhookWithSecret, Webhooks, webhook_test,
 };
 use crate::clock;
 use crate::config::{self, Endpoint};
 use crate::delivery::outbox_publisher;
-use crate::delivery::worker_context::WorkerContext;
-use crate::endpoint::registry::{Definition, Registry, RetiredSecret};
-use crate::endpoint::worker_pool::WorkerPool;
+use crate::endpoint::registry::{Definition, RetiredSecret};
 use crate::store::endpoints::{Activity, EndpointRow, Source};
 
 /// Maximum time that a replaced secret still signs.
 const LONGEST_OVERLAP: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 /// Maximum replaced secrets that still sign.
 const MAX_RETIRED: usize = 10;
-
-/// The Webhooks API of a dispatcher.
-pub struct Webhooks {
-    /// Resources shared with the workers.
-    pub shared: Arc<WorkerContext>,
-    /// The endpoint definitions.
-    pub registry: Arc<Registry>,
-    /// Notified of changes.
-    pub worker_pool: Arc<WorkerPool>,
-    /// Path of the configuration with the operator's endpoints, for messages.
-    pub config_file: String,
-    /// Limits test deliveries.
-    pub turns: TestLimiter,
-    /// Held while an endpoint is created, so that concurrent requests to this dispatcher cannot exceed a user's
-    /// quota.
-    pub making: Mutex<()>,
-}
 
 impl Webhooks {
     /// Lists the endpoints that the caller may see.

@@ -19,7 +19,7 @@ use utoipa::ToSchema;
 use super::{
     ApiError, DeliveryList, DeliveryWithAttempts, HasOwners, Page, Preview, PreviewRequest,
     RedeliveryList, Rotation, TestRequest, TestResult, Webhook, WebhookList, WebhookWithSecret,
-    Webhooks, openapi,
+    Webhooks, responses,
 };
 use crate::config::EndpointConfig;
 use crate::store::redeliveries::{RedeliverRequest, RedeliveryJob};
@@ -30,7 +30,6 @@ const MAX_BODY: usize = 1024 * 1024;
 pub(super) fn router(api: Arc<Webhooks>) -> Router {
     Router::new()
         .route("/v1/webhooks", get(list).post(create))
-        .route("/v1/webhooks/openapi.json", get(openapi::serve))
         .route("/v1/webhooks/preview", post(preview))
         .route("/v1/webhooks/{name}", get(show).patch(edit).delete(remove))
         .route("/v1/webhooks/{name}/deliveries", get(deliveries))
@@ -104,7 +103,7 @@ impl Call {
 
 /// Lists the webhooks that the caller may see.
 #[utoipa::path(get, operation_id = "listWebhooks", path = "/v1/webhooks", tag = "webhooks", responses(
-    (status = 200, description = "The webhooks", body = WebhookList), (status = 401, response = openapi::Unauthorized),
+    (status = 200, description = "The webhooks", body = WebhookList), (status = 401, response = responses::Unauthorized),
 ))]
 pub(super) async fn list(call: Call) -> Answer<WebhookList> {
     call.answer(call.api.list(&call.caller).await)
@@ -114,10 +113,10 @@ pub(super) async fn list(call: Call) -> Answer<WebhookList> {
 ///
 /// The response contains the signing secret, which is not shown again.
 #[utoipa::path(post, operation_id = "createWebhook", path = "/v1/webhooks", tag = "webhooks", request_body = NewWebhook, responses(
-    (status = 201, description = "The created webhook and its secret", body = WebhookWithSecret), (status = 400, response = openapi::BadRequest),
-    (status = 401, response = openapi::Unauthorized), (status = 403, response = openapi::Forbidden),
-    (status = 409, response = openapi::Conflict), (status = 422, response = openapi::Unprocessable),
-    (status = 503, response = openapi::Unprepared),
+    (status = 201, description = "The created webhook and its secret", body = WebhookWithSecret), (status = 400, response = responses::BadRequest),
+    (status = 401, response = responses::Unauthorized), (status = 403, response = responses::Forbidden),
+    (status = 409, response = responses::Conflict), (status = 422, response = responses::Unprocessable),
+    (status = 503, response = responses::Unprepared),
 ))]
 pub(super) async fn create(call: Call, bytes: Bytes) -> AnswerWithStatus<WebhookWithSecret> {
     let made = call.api.create(&call.caller, body(&bytes)?).await;
@@ -137,8 +136,8 @@ pub(super) struct NewWebhook {
 
 /// Returns a webhook.
 #[utoipa::path(get, operation_id = "getWebhook", path = "/v1/webhooks/{name}", tag = "webhooks", params(("name" = String, Path, description = "Name of the webhook"), OwnerQuery), responses(
-    (status = 200, description = "The webhook", body = Webhook), (status = 401, response = openapi::Unauthorized),
-    (status = 404, response = openapi::NotFound),
+    (status = 200, description = "The webhook", body = Webhook), (status = 401, response = responses::Unauthorized),
+    (status = 404, response = responses::NotFound),
 ))]
 pub(super) async fn show(call: Call) -> Answer<Webhook> {
     call.answer(call.api.get(&call.caller, &call.name).await)
@@ -149,9 +148,9 @@ pub(super) async fn show(call: Call) -> Answer<Webhook> {
 /// `null` resets a field to its default. `name`, `owner` and `secret` cannot be changed.
 #[utoipa::path(patch, operation_id = "updateWebhook", path = "/v1/webhooks/{name}", tag = "webhooks", params(("name" = String, Path, description = "Name of the webhook"), OwnerQuery),
     request_body(content = EndpointConfig, content_type = "application/merge-patch+json"), responses(
-    (status = 200, description = "The changed webhook", body = Webhook), (status = 400, response = openapi::BadRequest),
-    (status = 401, response = openapi::Unauthorized), (status = 403, response = openapi::Forbidden), (status = 404, response = openapi::NotFound),
-    (status = 409, response = openapi::Conflict), (status = 422, response = openapi::Unprocessable),
+    (status = 200, description = "The changed webhook", body = Webhook), (status = 400, response = responses::BadRequest),
+    (status = 401, response = responses::Unauthorized), (status = 403, response = responses::Forbidden), (status = 404, response = responses::NotFound),
+    (status = 409, response = responses::Conflict), (status = 422, response = responses::Unprocessable),
 ))]
 pub(super) async fn edit(call: Call, bytes: Bytes) -> Answer<Webhook> {
     call.answer(call.api.edit(&call.caller, &call.name, body(&bytes)?).await)
@@ -161,8 +160,8 @@ pub(super) async fn edit(call: Call, bytes: Bytes) -> Answer<Webhook> {
 ///
 /// Its waiting deliveries become dead letters. The name can be reused once the removal is complete.
 #[utoipa::path(delete, operation_id = "deleteWebhook", path = "/v1/webhooks/{name}", tag = "webhooks", params(("name" = String, Path, description = "Name of the webhook"), OwnerQuery), responses(
-    (status = 204, description = "The removal has started"), (status = 401, response = openapi::Unauthorized),
-    (status = 403, response = openapi::Forbidden), (status = 404, response = openapi::NotFound), (status = 409, response = openapi::Conflict),
+    (status = 204, description = "The removal has started"), (status = 401, response = responses::Unauthorized),
+    (status = 403, response = responses::Forbidden), (status = 404, response = responses::NotFound), (status = 409, response = responses::Conflict),
 ))]
 pub(super) async fn remove(call: Call) -> Result<(StatusCode, Extension<AuditedRead>), Problem> {
     let removed = call.api.remove(&call.caller, &call.name).await;
@@ -184,9 +183,9 @@ pub(super) struct Pause {
 /// Its events are queued on the bus until it is resumed, at most for the retention time of the bus.
 #[utoipa::path(post, operation_id = "pauseWebhook", path = "/v1/webhooks/{name}/pause", tag = "webhooks", params(("name" = String, Path, description = "Name of the webhook"), OwnerQuery),
     request_body = Option<Pause>, responses(
-    (status = 200, description = "The webhook", body = Webhook), (status = 400, response = openapi::BadRequest),
-    (status = 401, response = openapi::Unauthorized), (status = 403, response = openapi::Forbidden), (status = 404, response = openapi::NotFound),
-    (status = 409, response = openapi::Conflict), (status = 422, response = openapi::Unprocessable),
+    (status = 200, description = "The webhook", body = Webhook), (status = 400, response = responses::BadRequest),
+    (status = 401, response = responses::Unauthorized), (status = 403, response = responses::Forbidden), (status = 404, response = responses::NotFound),
+    (status = 409, response = responses::Conflict), (status = 422, response = responses::Unprocessable),
 ))]
 pub(super) async fn pause(call: Call, bytes: Bytes) -> Answer<Webhook> {
     let Pause { reason } = optional(&bytes)?;
@@ -197,8 +196,8 @@ pub(super) async fn pause(call: Call, bytes: Bytes) -> Answer<Webhook> {
 ///
 /// For an active webhook, closes its circuit breaker and ends a pause requested by the receiver.
 #[utoipa::path(post, operation_id = "resumeWebhook", path = "/v1/webhooks/{name}/resume", tag = "webhooks", params(("name" = String, Path, description = "Name of the webhook"), OwnerQuery), responses(
-    (status = 200, description = "The webhook", body = Webhook), (status = 401, response = openapi::Unauthorized),
-    (status = 403, response = openapi::Forbidden), (status = 404, response = openapi::NotFound), (status = 409, response = openapi::Conflict),
+    (status = 200, description = "The webhook", body = Webhook), (status = 401, response = responses::Unauthorized),
+    (status = 403, response = responses::Forbidden), (status = 404, response = responses::NotFound), (status = 409, response = responses::Conflict),
 ))]
 pub(super) async fn resume(call: Call) -> Answer<Webhook> {
     call.answer(call.api.resume(&call.caller, &call.name).await)
@@ -209,9 +208,9 @@ pub(super) async fn resume(call: Call) -> Answer<Webhook> {
 /// The response contains the new secret, which is not shown again. The old secret also signs until `overlap` ends.
 #[utoipa::path(post, operation_id = "rotateWebhookSecret", path = "/v1/webhooks/{name}/rotate", tag = "webhooks", params(("name" = String, Path, description = "Name of the webhook"), OwnerQuery),
     request_body = Option<Rotation>, responses(
-    (status = 200, description = "The webhook and its new secret", body = WebhookWithSecret), (status = 400, response = openapi::BadRequest),
-    (status = 401, response = openapi::Unauthorized), (status = 403, response = openapi::Forbidden), (status = 404, response = openapi::NotFound),
-    (status = 409, response = openapi::Conflict), (status = 422, response = openapi::Unprocessable),
+    (status = 200, description = "The webhook and its new secret", body = WebhookWithSecret), (status = 400, response = responses::BadRequest),
+    (status = 401, response = responses::Unauthorized), (status = 403, response = responses::Forbidden), (status = 404, response = responses::NotFound),
+    (status = 409, response = responses::Conflict), (status = 422, response = responses::Unprocessable),
 ))]
 pub(super) async fn rotate(call: Call, bytes: Bytes) -> Answer<WebhookWithSecret> {
     let rotation = optional(&bytes)?;
@@ -223,10 +222,10 @@ pub(super) async fn rotate(call: Call, bytes: Bytes) -> Answer<WebhookWithSecret
 /// Sends a sample or a given event once, immediately, and returns the result. The delivery is not stored.
 #[utoipa::path(post, operation_id = "testWebhook", path = "/v1/webhooks/{name}/test", tag = "webhooks", params(("name" = String, Path, description = "Name of the webhook"), OwnerQuery),
     request_body = Option<TestRequest>, responses(
-    (status = 200, description = "The result", body = TestResult), (status = 400, response = openapi::BadRequest),
-    (status = 401, response = openapi::Unauthorized), (status = 403, response = openapi::Forbidden), (status = 404, response = openapi::NotFound),
-    (status = 409, response = openapi::Conflict), (status = 422, response = openapi::Unprocessable),
-    (status = 429, response = openapi::TooMany),
+    (status = 200, description = "The result", body = TestResult), (status = 400, response = responses::BadRequest),
+    (status = 401, response = responses::Unauthorized), (status = 403, response = responses::Forbidden), (status = 404, response = responses::NotFound),
+    (status = 409, response = responses::Conflict), (status = 422, response = responses::Unprocessable),
+    (status = 429, response = responses::TooMany),
 ))]
 pub(super) async fn test(call: Call, bytes: Bytes) -> Answer<TestResult> {
     let test_request = optional(&bytes)?;
@@ -237,9 +236,9 @@ pub(super) async fn test(call: Call, bytes: Bytes) -> Answer<TestResult> {
 ///
 /// Uses the format of a webhook or a given format, and a given event or a sample. Nothing is stored.
 #[utoipa::path(post, operation_id = "previewWebhook", path = "/v1/webhooks/preview", tag = "webhooks", request_body = PreviewRequest, responses(
-    (status = 200, description = "The rendered requests", body = Preview), (status = 400, response = openapi::BadRequest),
-    (status = 401, response = openapi::Unauthorized), (status = 403, response = openapi::Forbidden), (status = 404, response = openapi::NotFound),
-    (status = 409, response = openapi::Conflict), (status = 422, response = openapi::Unprocessable),
+    (status = 200, description = "The rendered requests", body = Preview), (status = 400, response = responses::BadRequest),
+    (status = 401, response = responses::Unauthorized), (status = 403, response = responses::Forbidden), (status = 404, response = responses::NotFound),
+    (status = 409, response = responses::Conflict), (status = 422, response = responses::Unprocessable),
 ))]
 pub(super) async fn preview(call: Call, bytes: Bytes) -> Answer<Preview> {
     let draft = serde_json::from_value(body(&bytes)?)
@@ -250,7 +249,7 @@ pub(super) async fn preview(call: Call, bytes: Bytes) -> Answer<Preview> {
 /// Lists the deliveries of a webhook, newest first.
 #[utoipa::path(get, operation_id = "listDeliveries", path = "/v1/webhooks/{name}/deliveries", tag = "webhooks", params(("name" = String, Path, description = "Name of the webhook"), Page), responses(
     (status = 200, description = "A page of deliveries", body = DeliveryList), (status = 400, description = "A parameter is invalid", content_type = "text/plain"),
-    (status = 401, response = openapi::Unauthorized), (status = 404, response = openapi::NotFound), (status = 422, response = openapi::Unprocessable),
+    (status = 401, response = responses::Unauthorized), (status = 404, response = responses::NotFound), (status = 422, response = responses::Unprocessable),
 ))]
 pub(super) async fn deliveries(call: Call, Query(page): Query<Page>) -> Answer<DeliveryList> {
     call.answer(call.api.deliveries(&call.caller, &call.name, page).await)
@@ -259,8 +258,8 @@ pub(super) async fn deliveries(call: Call, Query(page): Query<Page>) -> Answer<D
 /// Returns a delivery with its event and attempts.
 #[utoipa::path(get, operation_id = "getDelivery", path = "/v1/webhooks/{name}/deliveries/{id}", tag = "webhooks", params(
     ("name" = String, Path, description = "Name of the webhook"), ("id" = String, Path, description = "Id of the event"), OwnerQuery), responses(
-    (status = 200, description = "The delivery", body = DeliveryWithAttempts), (status = 401, response = openapi::Unauthorized),
-    (status = 404, response = openapi::NotFound),
+    (status = 200, description = "The delivery", body = DeliveryWithAttempts), (status = 401, response = responses::Unauthorized),
+    (status = 404, response = responses::NotFound),
 ))]
 pub(super) async fn delivery(
     call: Call,
@@ -274,9 +273,9 @@ pub(super) async fn delivery(
 /// Selects them by id or by filter and sends them with the same `webhook-id`. The job continues after a restart.
 #[utoipa::path(post, operation_id = "redeliverDeliveries", path = "/v1/webhooks/{name}/redeliver", tag = "webhooks", params(("name" = String, Path, description = "Name of the webhook"), OwnerQuery),
     request_body = RedeliverRequest, responses(
-    (status = 202, description = "The started job", body = RedeliveryJob), (status = 400, response = openapi::BadRequest),
-    (status = 401, response = openapi::Unauthorized), (status = 403, response = openapi::Forbidden), (status = 404, response = openapi::NotFound),
-    (status = 409, response = openapi::Conflict), (status = 422, response = openapi::Unprocessable),
+    (status = 202, description = "The started job", body = RedeliveryJob), (status = 400, response = responses::BadRequest),
+    (status = 401, response = responses::Unauthorized), (status = 403, response = responses::Forbidden), (status = 404, response = responses::NotFound),
+    (status = 409, response = responses::Conflict), (status = 422, response = responses::Unprocessable),
 ))]
 pub(super) async fn redeliver(call: Call, bytes: Bytes) -> AnswerWithStatus<RedeliveryJob> {
     let job = call
@@ -288,8 +287,8 @@ pub(super) async fn redeliver(call: Call, bytes: Bytes) -> AnswerWithStatus<Rede
 
 /// Lists the redelivery jobs of a webhook with their progress.
 #[utoipa::path(get, operation_id = "listRedeliveries", path = "/v1/webhooks/{name}/redeliveries", tag = "webhooks", params(("name" = String, Path, description = "Name of the webhook"), OwnerQuery), responses(
-    (status = 200, description = "The redelivery jobs", body = RedeliveryList), (status = 401, response = openapi::Unauthorized),
-    (status = 404, response = openapi::NotFound),
+    (status = 200, description = "The redelivery jobs", body = RedeliveryList), (status = 401, response = responses::Unauthorized),
+    (status = 404, response = responses::NotFound),
 ))]
 pub(super) async fn redeliveries(call: Call) -> Answer<RedeliveryList> {
     call.answer(call.api.redeliveries(&call.caller, &call.name).await)

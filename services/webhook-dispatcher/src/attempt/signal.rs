@@ -1,11 +1,12 @@
 //! What an attempt says about its endpoint: for the circuit breaker, and as a pause that the receiver asks for.
 
+use std::time::Duration;
+
 use chrono::{DateTime, Utc};
 use event_message::attempt_outcome::{Outcome, RetryAfter};
 
 use crate::attempt::cause::Cause;
 use crate::attempt::circuit::CircuitSignal;
-use crate::attempt::gate::AdmissionRules;
 
 /// What an attempt reveals about its endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,7 +23,7 @@ impl AttemptSignal {
         outcome: &Outcome,
         cause: Option<Cause>,
         status: u16,
-        rules: &AdmissionRules,
+        max_retry_after: Duration,
         now: DateTime<Utc>,
     ) -> Self {
         let after = match outcome {
@@ -38,7 +39,7 @@ impl AttemptSignal {
             (Outcome::Retry { .. }, _) => CircuitSignal::Failing,
             _ => CircuitSignal::Alive,
         };
-        let until = after.map(|after: RetryAfter| after.at(now, rules.max_retry_after));
+        let until = after.map(|after: RetryAfter| after.at(now, max_retry_after));
         Self {
             circuit: signal,
             until,
@@ -48,21 +49,9 @@ impl AttemptSignal {
 
 #[cfg(test)]
 pub(super) mod tests {
-    use std::time::Duration;
-
     use super::*;
-    use crate::attempt::circuit::CircuitPolicy;
 
-    pub const RULES: AdmissionRules = AdmissionRules {
-        circuit: CircuitPolicy {
-            failure_threshold: 2,
-            initial_interval: Duration::from_secs(10),
-            multiplier: 2,
-            max_interval: Duration::from_secs(60),
-        },
-        limit: None,
-        max_retry_after: Duration::from_secs(3_600),
-    };
+    pub const MAX_RETRY_AFTER: Duration = Duration::from_secs(3_600);
 
     pub fn at(seconds: i64) -> DateTime<Utc> {
         DateTime::from_timestamp(1_763_760_000 + seconds, 0).unwrap()
@@ -77,7 +66,7 @@ pub(super) mod tests {
             &outcome,
             Cause::of_answer(&outcome, status),
             status,
-            &RULES,
+            MAX_RETRY_AFTER,
             at(now),
         )
     }
@@ -105,7 +94,7 @@ pub(super) mod tests {
         let unsent = Outcome::Permanent {
             reason: String::new(),
         };
-        let unsent = AttemptSignal::of(&unsent, Some(Cause::Content), 0, &RULES, at(0));
+        let unsent = AttemptSignal::of(&unsent, Some(Cause::Content), 0, MAX_RETRY_AFTER, at(0));
         assert_eq!(unsent.circuit, CircuitSignal::Nothing);
         let unanswered = Outcome::Retry { after: None };
         for cause in [
@@ -114,7 +103,7 @@ pub(super) mod tests {
             Cause::Tls,
             Cause::Address,
         ] {
-            let signal = AttemptSignal::of(&unanswered, Some(cause), 0, &RULES, at(0));
+            let signal = AttemptSignal::of(&unanswered, Some(cause), 0, MAX_RETRY_AFTER, at(0));
             assert_eq!(signal.circuit, CircuitSignal::Failing);
         }
     }

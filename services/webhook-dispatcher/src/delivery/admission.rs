@@ -20,7 +20,7 @@ use crate::attempt::circuit::CircuitPermit;
 use crate::attempt::gate::{AdmissionRules, Closed, Gate, STORED_GATE_KEY, State, StoredGate};
 use crate::attempt::signal::AttemptSignal;
 use crate::clock;
-use crate::delivery::endpoint_worker::EndpointWorker;
+use crate::delivery::EndpointWorker;
 use crate::error::Error;
 use crate::metrics;
 use crate::store::Delivery;

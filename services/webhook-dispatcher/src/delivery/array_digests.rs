@@ -14,8 +14,8 @@ use mesh_events::EventType;
 use tokio::sync::Mutex;
 
 use crate::clock;
+use crate::delivery::EndpointWorker;
 use crate::delivery::due::NOTHING_WAITS;
-use crate::delivery::endpoint_worker::EndpointWorker;
 use crate::error::Error;
 use crate::names;
 use crate::store::Delivery;

@@ -10,7 +10,7 @@ use tokio::sync::Mutex;
 
 use crate::attempt::cause::{Cause, ResponsibleParty};
 use crate::clock;
-use crate::delivery::endpoint_worker::EndpointWorker;
+use crate::delivery::EndpointWorker;
 use crate::error::Error;
 use crate::names;
 use crate::store::endpoints::{Activity, EndpointRow};

@@ -12,7 +12,7 @@ use mesh_events::subject;
 
 use crate::attempt::gate::Closed;
 use crate::clock;
-use crate::delivery::endpoint_worker::EndpointWorker;
+use crate::delivery::EndpointWorker;
 use crate::error::Error;
 use crate::reader::Join;
 use crate::repeat::RETRY_INTERVAL;

@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 
 use crate::attempt::gate::Closed;
 use crate::clock;
-use crate::delivery::endpoint_worker::EndpointWorker;
+use crate::delivery::EndpointWorker;
 use crate::error::Error;
 use crate::names;
 use crate::repeat::RETRY_INTERVAL;

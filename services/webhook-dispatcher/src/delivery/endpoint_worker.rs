@@ -1,82 +1,24 @@
-//! One endpoint: its limits, attempts and retries. Endpoints share only the resources of [`WorkerContext`].
+//! Attempts of an endpoint: whether one may be made now, its request, and the state that it leaves in the store.
 
 use std::collections::HashSet;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::atomic::Ordering;
+use std::sync::{MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use chrono::{DateTime, TimeDelta, Utc};
-use event_filter::{Filter, TypeSet};
-use event_message::{cancellation, pairing, pending};
+use event_message::pending;
 use mesh_bus::trace;
-use mesh_events::catalogue::SLURM_EVENTS;
 use mesh_events::{Event, from_timestamp};
-use tokio::sync::Notify;
-use tokio_util::sync::CancellationToken;
 use tracing::{Instrument as _, Span};
 
-use super::loops::Loops;
-use super::{post, spending};
 use crate::attempt::retry::{Next, next_attempt};
 use crate::attempt::signal::AttemptSignal;
-use crate::config::Endpoint;
-use crate::delivery::admission::Admission;
-use crate::delivery::array_digests::ArrayDigests;
-use crate::delivery::auto_disable::FailureState;
-use crate::delivery::concurrency_limit::ConcurrencyLimit;
-use crate::delivery::lease::Lease;
-use crate::delivery::pending::PendingWatermark;
 use crate::delivery::post::DeliveryContent;
-use crate::delivery::worker_context::WorkerContext;
+use crate::delivery::{EndpointWorker, post, spending};
 use crate::error::Error;
-use crate::metrics::DeliveryMetrics;
 use crate::store::{Attempt, Delivery, State};
-use crate::stream::queue::{EventHandler, EventQueue};
-use crate::stream::subscription::Subscription;
+use crate::stream::queue::EventQueue;
 use crate::{clock, metrics};
-
-/// Events that wait for an endpoint in memory, at least.
-const MIN_QUEUE_LENGTH: usize = 64;
-
-/// The running state of one endpoint. Its loops run on demand: an idle endpoint has no task.
-pub struct EndpointWorker {
-    pub(super) loops: Loops,
-    /// When the loop for due deliveries looked last, in milliseconds.
-    pub(crate) due_looked_at: AtomicI64,
-    /// Resources shared by all endpoints.
-    pub shared: Arc<WorkerContext>,
-    /// The validated configuration.
-    pub endpoint: Arc<Endpoint>,
-    /// When the endpoint was created.
-    pub created_at: DateTime<Utc>,
-    /// Lease that permits this dispatcher to send.
-    pub lease: Lease,
-    /// Cancelled when the worker has to stop.
-    pub stop: CancellationToken,
-    /// Cost event types consumed only to complete messages.
-    pub companions: TypeSet,
-    /// Event types consumed only for array digests.
-    pub array_companions: TypeSet,
-    /// Event types that end a wait. Empty if the endpoint receives no pending notices, or receives each of them
-    /// immediately.
-    pub pending_companions: TypeSet,
-    /// Time up to which all events have been consumed.
-    pub watermark: PendingWatermark,
-    /// Digests of job arrays.
-    pub arrays: ArrayDigests,
-    /// Its events that are read and not settled.
-    pub events: Arc<EventQueue>,
-    /// Cancelled once its position is stored: from then on no event is missed.
-    pub declared: CancellationToken,
-    /// Decides whether a request may be sent now.
-    pub admission: Admission,
-    pub(crate) failing: FailureState,
-    pub(crate) halted: AtomicBool,
-    metrics: DeliveryMetrics,
-    in_flight_limit: ConcurrencyLimit,
-    pub(crate) wake: Notify,
-    under_way: Mutex<HashSet<String>>,
-}
 
 /// Marks an event as being handled until it is dropped.
 pub struct InFlightDelivery<'a> {
@@ -91,63 +33,6 @@ impl Drop for InFlightDelivery<'_> {
 }
 
 impl EndpointWorker {
-    /// A worker that has not started.
-    pub fn new(
-        shared: Arc<WorkerContext>,
-        endpoint: Arc<Endpoint>,
-        is_active: bool,
-        created_at: DateTime<Utc>,
-        revision: i64,
-        lease: Lease,
-        stop: CancellationToken,
-    ) -> Arc<Self> {
-        let only_if = |is_needed: bool, companions: fn(&Filter) -> TypeSet| match is_needed {
-            true => companions(&endpoint.filter),
-            false => TypeSet::default(),
-        };
-        let format = &endpoint.format;
-        let companions = only_if(format.shows_costs(), pairing::companions);
-        let array_companions = only_if(endpoint.digest, pairing::array_companions);
-        let pending_companions = only_if(format.is_chat(), |filter| {
-            pending::companions(filter) | cancellation::companions(filter)
-        });
-        let besides = companions | array_companions | pending_companions;
-        let subscription = Subscription::new(Arc::clone(&endpoint.filter), besides, created_at);
-        let in_flight_limit =
-            ConcurrencyLimit::new(endpoint.concurrency, Arc::clone(&shared.in_flight_limit));
-        let admission = Admission::new(endpoint.rules(), revision);
-        Arc::new_cyclic(|this| Self {
-            events: Arc::new(EventQueue::new(
-                &endpoint.name,
-                SLURM_EVENTS,
-                shared.reader.key(),
-                subscription,
-                (2 * endpoint.concurrency).max(MIN_QUEUE_LENGTH),
-                this.clone() as Weak<dyn EventHandler>,
-            )),
-            loops: Loops::new(Weak::clone(this), is_active),
-            due_looked_at: AtomicI64::new(i64::MAX),
-            shared,
-            companions,
-            array_companions,
-            pending_companions,
-            watermark: PendingWatermark::default(),
-            arrays: ArrayDigests::default(),
-            declared: CancellationToken::new(),
-            admission,
-            failing: FailureState::default(),
-            halted: AtomicBool::new(false),
-            metrics: DeliveryMetrics::default(),
-            in_flight_limit,
-            wake: Notify::new(),
-            under_way: Mutex::default(),
-            endpoint,
-            created_at,
-            lease,
-            stop,
-        })
-    }
-
     /// True if an event exceeds `max_event_age`. A pending notice ages from the moment it is due.
     pub fn is_too_old(&self, event: &Event, now: DateTime<Utc>) -> bool {
         let Some(limit) = self
@@ -290,8 +175,8 @@ impl EndpointWorker {
             delivery.next_at = None;
             Span::current().record("status", attempted.status);
             let outcome = &attempted.verdict.outcome;
-            let rules = self.endpoint.rules();
-            let signal = AttemptSignal::of(outcome, attempted.cause, attempted.status, &rules, now);
+            let max_retry_after = self.endpoint.rules().max_retry_after;
+            let signal = AttemptSignal::of(outcome, attempted.cause, attempted.status, max_retry_after, now);
             let next = next_attempt(&self.endpoint.policy, attempt, delivery.began_at, outcome, now, rand::random());
             // Keep the key of a notice across retries, so that it is still dropped if the wait ends.
             let is_notice = delivery.pair.as_deref().is_some_and(pending::is_key);

@@ -12,8 +12,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::task::TaskTracker;
 
 use crate::clock;
-use crate::delivery::endpoint_worker::EndpointWorker;
-use crate::delivery::replays;
+use crate::delivery::EndpointWorker;
 use crate::error::Error;
 use crate::names;
 use crate::repeat::RETRY_INTERVAL;
@@ -142,7 +141,7 @@ impl EndpointWorker {
             return Ok(false);
         };
         match event.replay {
-            Some(_) => replays::deliver(self, queue, event, id).await?,
+            Some(_) => self.deliver_replayed(queue, event, id).await?,
             None => self.deliver_event(queue, event).await?,
         }
         Ok(true)
@@ -190,6 +189,26 @@ impl EndpointWorker {
         }
         let observed = event.observed_at.as_ref().and_then(from_timestamp);
         self.deliver(delivery, observed).await
+    }
+
+    /// Delivers a replayed event, stored under this id. The endpoint's filter applies, its maximum event age does not.
+    async fn deliver_replayed(
+        &self,
+        queue: &Arc<EventQueue>,
+        read: &StreamEvent,
+        id: String,
+    ) -> Result<(), Error> {
+        let (endpoint, kind, event) = (&self.endpoint, read.kind, &read.event);
+        let completes = endpoint.format.is_chat() && self.companions.contains(kind);
+        let sent_alone = !completes && endpoint.format.takes(kind, event);
+        if !sent_alone || !endpoint.filter.matches(kind, event) {
+            return Ok(());
+        }
+        if self.shared.store.knows(&endpoint.name, &id).await? {
+            return Ok(());
+        }
+        let delivery = Delivery::of(queue, id, read, clock::now());
+        self.deliver(delivery, None).await
     }
 
     /// The key of the cost that the message about an event shows.

@@ -4,9 +4,8 @@ use std::sync::{Arc, Weak};
 
 use tokio_util::task::TaskTracker;
 
-use super::endpoint_worker::EndpointWorker;
 use super::on_demand::OnDemand;
-use super::{handlers, redeliver, replays};
+use super::{EndpointWorker, handlers, redeliver, replays};
 use crate::metrics;
 use crate::stream::queue::EventHandler;
 

@@ -19,7 +19,7 @@ use prost::Message as _;
 use tokio_util::sync::CancellationToken;
 
 use crate::attempt::cause::Cause;
-use crate::delivery::endpoint_worker::EndpointWorker;
+use crate::delivery::EndpointWorker;
 use crate::delivery::worker_context::WorkerContext;
 use crate::error::Error;
 use crate::names;

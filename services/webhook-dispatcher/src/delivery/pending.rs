@@ -15,7 +15,7 @@ use mesh_events::{Event, EventType};
 use prost::Message as _;
 
 use crate::clock;
-use crate::delivery::endpoint_worker::EndpointWorker;
+use crate::delivery::EndpointWorker;
 use crate::error::Error;
 use crate::store::{Delivery, State};
 use crate::stream::event::StreamEvent;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use mesh_bus::Backoff;
 
 use crate::clock;
-use crate::delivery::endpoint_worker::EndpointWorker;
+use crate::delivery::EndpointWorker;
 use crate::error::Error;
 use crate::repeat::RETRY_INTERVAL;
 use crate::store::delivery_position::DeliveryPosition;

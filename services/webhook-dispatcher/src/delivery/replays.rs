@@ -11,12 +11,8 @@ use chrono::DateTime;
 use event_filter::TypeSet;
 use mesh_events::catalogue::MESH_REPLAY;
 
-use crate::clock;
-use crate::delivery::endpoint_worker::EndpointWorker;
+use crate::delivery::EndpointWorker;
 use crate::delivery::handlers;
-use crate::error::Error;
-use crate::store::Delivery;
-use crate::stream::event::StreamEvent;
 use crate::stream::queue::EventQueue;
 use crate::stream::subscription::Subscription;
 
@@ -45,27 +41,4 @@ pub async fn consume(worker: &Arc<EndpointWorker>) {
     let queue = Arc::new(queue);
     handlers::consume(worker, &queue).await;
     worker.save_position(&queue).await;
-}
-
-/// Delivers a replayed event, stored under this id.
-///
-/// # Errors
-/// If the database read or write fails, or the lease is lost. The event is handled again.
-pub async fn deliver(
-    worker: &EndpointWorker,
-    queue: &Arc<EventQueue>,
-    read: &StreamEvent,
-    id: String,
-) -> Result<(), Error> {
-    let (endpoint, kind, event) = (&worker.endpoint, read.kind, &read.event);
-    let completes = endpoint.format.is_chat() && worker.companions.contains(kind);
-    let sent_alone = !completes && endpoint.format.takes(kind, event);
-    if !sent_alone || !endpoint.filter.matches(kind, event) {
-        return Ok(());
-    }
-    if worker.shared.store.knows(&endpoint.name, &id).await? {
-        return Ok(());
-    }
-    let delivery = Delivery::of(queue, id, read, clock::now());
-    worker.deliver(delivery, None).await
 }

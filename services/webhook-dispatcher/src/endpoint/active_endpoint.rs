@@ -8,7 +8,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::removal;
-use crate::delivery::endpoint_worker::EndpointWorker;
+use crate::delivery::EndpointWorker;
 use crate::delivery::lease::Lease;
 use crate::delivery::worker_context::WorkerContext;
 use crate::repeat::RETRY_INTERVAL;

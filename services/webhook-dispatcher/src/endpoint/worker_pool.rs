@@ -15,7 +15,7 @@ use mesh_runtime::Condition;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use crate::delivery::endpoint_worker::EndpointWorker;
+use crate::delivery::EndpointWorker;
 use crate::delivery::lease::{Lease, LeaseValidity};
 use crate::delivery::worker_context::WorkerContext;
 use crate::endpoint::active_endpoint::{ActiveEndpoint, begin};

@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::error::Error;
 use crate::store::Store;
-use crate::store::cursors::{self, CursorRow};
+use crate::store::cursor_rows::{self, CursorRow};
 use crate::store::delivery::Delivery;
 use crate::store::outbox;
 use crate::store::retention::piece;
@@ -100,7 +100,7 @@ impl Command {
                 transaction.conn().execute(&progress(queued)).await?;
                 Ok(queued)
             }
-            Self::SaveCursor(row) => cursors::save(transaction, std::slice::from_ref(row))
+            Self::SaveCursor(row) => cursor_rows::save(transaction, std::slice::from_ref(row))
                 .await
                 .map(|()| 1),
             Self::Announced(keys) => outbox::note(transaction, keys).await,
@@ -271,5 +271,11 @@ impl Store {
             latest,
         );
         self.change_rows(epoch, endpoint, vec![sql]).await
+    }
+
+    /// Marks outcomes as published.
+    pub async fn mark_published(&self, keys: Vec<outbox::Key>) -> Result<(), Error> {
+        let command = Command::Announced(keys);
+        self.writer.write(None, command).await.map(drop)
     }
 }

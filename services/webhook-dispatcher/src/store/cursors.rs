@@ -3,33 +3,22 @@
 //! That a message is settled stays true, whoever holds the lease by now. So a cursor is only ever moved forward, except
 //! when the stream itself was recreated or truncated.
 
-use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
 
 use audit_outbox::AuditRow;
 use chrono::{DateTime, Utc};
-use mesh_db::pool::WriteTransaction;
+use mesh_db::sql;
 use mesh_db::sql::Row;
-use mesh_db::{Bulk, sql};
 use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::error::Error;
 use crate::store::Store;
+use crate::store::cursor_rows::{self, CursorRow, nanos};
 use crate::store::delivery::time;
 use crate::store::writer::Command;
 use crate::stream::cursor::Cursor;
-use crate::stream::queue::{Arrival, EventQueue};
-
-const BEGIN: &str = "INSERT INTO cursors (endpoint, stream, stream_created, settled, above)
- SELECT endpoint, stream, created, settled, '' FROM bulk WHERE EXISTS (SELECT 1 FROM endpoints WHERE name = bulk.endpoint)
- ON CONFLICT (endpoint, stream) DO NOTHING";
-
-const MOVE: &str = "INSERT INTO cursors (endpoint, stream, stream_created, settled, above)
- SELECT endpoint, stream, created, settled, above FROM bulk WHERE TRUE
- ON CONFLICT (endpoint, stream) DO UPDATE SET stream_created = excluded.stream_created, settled = excluded.settled, above = excluded.above
- WHERE cursors.stream_created <> excluded.stream_created OR cursors.settled <= excluded.settled";
+use crate::stream::queue::EventQueue;
 
 /// Events that an endpoint missed, because the stream no longer had them when it came to them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
@@ -43,14 +32,6 @@ pub struct Missed {
     pub last_sequence: u64,
     /// When the last gap was found.
     pub at: DateTime<Utc>,
-}
-
-/// A cursor to store.
-pub(super) struct CursorRow<'a> {
-    pub endpoint: Cow<'a, str>,
-    pub stream: &'static str,
-    pub created: DateTime<Utc>,
-    pub cursor: Cursor,
 }
 
 impl Store {
@@ -124,7 +105,7 @@ impl Store {
             .collect();
         let write = async {
             let mut transaction = self.database.begin().await?;
-            write(&mut transaction, &rows, BEGIN).await?;
+            cursor_rows::begin(&mut transaction, &rows).await?;
             transaction.commit().await
         };
         write.await.map_err(Error::database("begin cursors"))
@@ -243,62 +224,6 @@ impl Store {
     }
 }
 
-/// Stores the cursors that these events move, in the transaction of their outcomes.
-pub(super) async fn save_arrivals(
-    transaction: &mut WriteTransaction,
-    arrivals: impl Iterator<Item = &Arrival>,
-) -> Result<(), sqlx::Error> {
-    // Sorted, to lock in a fixed order.
-    let mut queues: BTreeMap<_, (&Arc<EventQueue>, Vec<u64>)> = BTreeMap::new();
-    for Arrival { queue, sequence } in arrivals {
-        let entry = queues.entry((&queue.endpoint, queue.stream));
-        let (known, settled) = entry.or_insert_with(|| (queue, Vec::new()));
-        if !Arc::ptr_eq(known, queue) {
-            // Outcomes of an earlier worker that could not be written then. The present one knows what it has settled.
-            (*known, *settled) = (queue, Vec::new());
-        }
-        settled.push(*sequence);
-    }
-    let rows = queues.into_values().map(|(queue, settled)| {
-        let (cursor, created) = queue.cursor_with(settled);
-        CursorRow {
-            endpoint: queue.endpoint.as_str().into(),
-            stream: queue.stream,
-            created,
-            cursor,
-        }
-    });
-    let rows: Vec<CursorRow<'_>> = rows.collect();
-    save(transaction, &rows).await
-}
-
-/// Moves cursors forward.
-pub(super) async fn save(
-    transaction: &mut WriteTransaction,
-    rows: &[CursorRow<'_>],
-) -> Result<(), sqlx::Error> {
-    write(transaction, rows, MOVE).await
-}
-
-async fn write(
-    transaction: &mut WriteTransaction,
-    rows: &[CursorRow<'_>],
-    sql: &'static str,
-) -> Result<(), sqlx::Error> {
-    if rows.is_empty() {
-        return Ok(());
-    }
-    let rows = rows.iter().map(|row| (row, row.cursor.ranges()));
-    let rows: Vec<(&CursorRow<'_>, String)> = rows.collect();
-    let bulk = Bulk::of(&rows)
-        .texts("endpoint", |(row, _)| &*row.endpoint)
-        .texts("stream", |(row, _)| row.stream)
-        .ints("created", |(row, _)| nanos(row.created))
-        .ints("settled", |(row, _)| row.cursor.settled.cast_signed())
-        .texts("above", |(_, ranges)| ranges.as_str());
-    transaction.conn().execute_bulk(&bulk, sql).await.map(drop)
-}
-
 /// The gaps of an endpoint, from a row that has their columns.
 pub(super) fn missed(row: &Row) -> Result<Option<Missed>, sqlx::Error> {
     let number = |name| row.get::<Option<i64>>(name).map(Option::unwrap_or_default);
@@ -315,8 +240,4 @@ fn read(row: &Row) -> Result<(String, Cursor), sqlx::Error> {
     let settled = row.get::<i64>("settled")?.unsigned_abs();
     let cursor = Cursor::parse(settled, &row.get::<String>("above")?);
     Ok((row.get("endpoint")?, cursor))
-}
-
-fn nanos(time: DateTime<Utc>) -> i64 {
-    time.timestamp_nanos_opt().unwrap_or_default()
 }

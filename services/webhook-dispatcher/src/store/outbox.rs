@@ -9,7 +9,6 @@ use crate::attempt::cause::Cause;
 use crate::error::Error;
 use crate::store::Store;
 use crate::store::delivery::{Delivery, State, time};
-use crate::store::writer::Command;
 
 const COLUMNS: [CellColumn; 13] = [
     CellColumn::Bytes("endpoint"),
@@ -75,15 +74,6 @@ impl Store {
                 .collect::<Result<_, sqlx::Error>>()
         };
         read_all.await.map_err(Error::database(action))
-    }
-
-    /// Marks outcomes as published.
-    ///
-    /// # Errors
-    /// If the database write fails.
-    pub async fn mark_published(&self, keys: Vec<Key>) -> Result<(), Error> {
-        let command = Command::Announced(keys);
-        self.writer.write(None, command).await.map(drop)
     }
 }
 

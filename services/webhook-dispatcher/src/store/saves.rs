@@ -8,7 +8,7 @@ use mesh_db::sql::Sql;
 use mesh_db::{Bulk, sql};
 
 use crate::attempt::cause::Cause;
-use crate::store::cursors::save_arrivals;
+use crate::store::cursor_rows::save_arrivals;
 use crate::store::delivery::{Attempt, Delivery, State};
 
 /// Maximum stored attempts per delivery. The oldest are deleted.

@@ -2,7 +2,18 @@ use chrono::TimeDelta;
 use proptest::prelude::*;
 
 use super::*;
-use crate::attempt::signal::tests::{RULES, at, signal};
+use crate::attempt::signal::tests::{MAX_RETRY_AFTER, at, signal};
+
+const RULES: AdmissionRules = AdmissionRules {
+    circuit: CircuitPolicy {
+        failure_threshold: 2,
+        initial_interval: Duration::from_secs(10),
+        multiplier: 2,
+        max_interval: Duration::from_secs(60),
+    },
+    limit: None,
+    max_retry_after: MAX_RETRY_AFTER,
+};
 
 #[test]
 fn a_receiver_that_asks_for_a_pause_gets_it_from_the_whole_endpoint() {

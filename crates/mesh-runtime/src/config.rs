@@ -17,8 +17,6 @@ use secret_file::FileStamp;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::Service;
-
 pub use mesh::{ApiConfig, LogFormat, MeshConfig, OtlpSignal, TelemetryConfig};
 pub use renamed::RenamedKeys;
 use secrets::secret_keys;
@@ -60,27 +58,14 @@ impl ConfigError {
 pub struct ServiceSection {
     /// Name of the section.
     pub name: &'static str,
-    /// [`Service::DEFAULTS`].
+    /// [`Service::DEFAULTS`](crate::Service::DEFAULTS).
     pub defaults: &'static str,
-    /// [`Service::RENAMED_KEYS`].
+    /// [`Service::RENAMED_KEYS`](crate::Service::RENAMED_KEYS).
     pub renamed_keys: RenamedKeys,
-    /// [`Service::LIVE_KEYS`].
+    /// [`Service::LIVE_KEYS`](crate::Service::LIVE_KEYS).
     pub live_keys: &'static [&'static str],
-    /// Reads the section as [`Service::Config`], whose types mask its secrets.
+    /// Reads the section as [`Service::Config`](crate::Service::Config), whose types mask its secrets.
     pub shown: fn(&ConfigFile) -> Result<toml::Value, ConfigError>,
-}
-
-impl ServiceSection {
-    /// The section of a service type.
-    pub const fn of<S: Service>() -> Self {
-        Self {
-            name: S::NAME,
-            defaults: S::DEFAULTS,
-            renamed_keys: S::RENAMED_KEYS,
-            live_keys: S::LIVE_KEYS,
-            shown: |config| config.shown::<S::Config>(S::NAME),
-        }
-    }
 }
 
 /// The layers of the configuration, merged. Cheap to clone.
@@ -230,7 +215,7 @@ impl ConfigFile {
         std::iter::once(("mesh", self.shown::<MeshConfig>("mesh"))).chain(services)
     }
 
-    fn shown<T: DeserializeOwned + Serialize>(
+    pub(crate) fn shown<T: DeserializeOwned + Serialize>(
         &self,
         name: &str,
     ) -> Result<toml::Value, ConfigError> {

@@ -4,7 +4,8 @@
 //!
 //! Modules by duty:
 //!
-//! - start and stop: `process` (command line, signals, drain), `malloc` (its bounds), `systemd`; `program` runs other programs to their end;
+//! - start and stop: `service` (what a service is), `process` (command line, signals, drain), `malloc` (its bounds), `crypto_provider` (for TLS),
+//!   `systemd`; `program` runs other programs to their end;
 //! - configuration: `config`, `reload` (`mesh.toml` that changes), `watched_files` (files that change), `context` (what a service gets);
 //! - readiness: `health`, `probe`, `database_start`, `sqlite_integrity`, `leadership`;
 //! - the API: [`api`] (authentication, roles, limits, audit of reads), [`identity`], [`UserNames`], [`time_bound`] (times in requests);
@@ -14,6 +15,7 @@ pub mod api;
 mod ask;
 mod config;
 mod context;
+mod crypto_provider;
 mod database_start;
 mod health;
 pub mod identity;
@@ -23,6 +25,7 @@ mod probe;
 mod process;
 pub mod program;
 mod reload;
+mod service;
 mod spreadsheet;
 mod sqlite_integrity;
 mod systemd;
@@ -36,13 +39,15 @@ pub use config::{
     ApiConfig, ConfigError, ConfigFile, MeshConfig, RenamedKeys, ServiceSection, TelemetryConfig,
 };
 pub use context::Context;
+pub use crypto_provider::install_crypto_provider;
 pub use database_start::DatabaseStart;
 pub use health::{Condition, Health, HealthNote};
 pub use malloc::restart_with_bounded_malloc;
 pub use process::{
-    LAST_THREADS, RunningService, Service, apply_process_limits, check_config, command,
-    install_crypto_provider, main, run_api, shutdown_on_signals, start_service,
+    LAST_THREADS, apply_process_limits, check_config, command, main, run_api, shutdown_on_signals,
+    start_service,
 };
+pub use service::{RunningService, Service};
 pub use spreadsheet::harmless_cell;
 pub use time_bound::{ParseTimeError, TimeBound};
 pub use unix_process::memory::return_freed as return_freed_memory;

@@ -1,6 +1,5 @@
 //! The life of a service process, from `main` to the last flush.
 
-use std::future::Future;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -8,8 +7,6 @@ use std::time::Duration;
 use axum::Router;
 use clap::Parser;
 use futures_util::future::BoxFuture;
-use serde::Serialize;
-use serde::de::DeserializeOwned;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
@@ -17,61 +14,9 @@ use crate::api::{AuthState, Endpoints, serve};
 use crate::probe::Probe;
 use crate::telemetry::Telemetry;
 use crate::{
-    BoxError, ConfigFile, Context, RenamedKeys, ServiceSection, error_chain,
-    reload::follow_configuration, sqlite_integrity, systemd, telemetry,
+    BoxError, ConfigFile, Context, RunningService, Service, ServiceSection, error_chain,
+    install_crypto_provider, reload::follow_configuration, sqlite_integrity, systemd, telemetry,
 };
-
-/// A service: a library that any process can run.
-pub trait Service: 'static {
-    /// Its name: crate, section, durable consumer, NATS user, `service.name`.
-    const NAME: &'static str;
-    /// Its section of `mesh.toml`. Secrets are of types that are shown masked.
-    type Config: DeserializeOwned + Serialize;
-    /// Its sections of `mesh.toml` with every default and a comment for each key.
-    const DEFAULTS: &'static str;
-    /// Old and new names of renamed keys of its section. Old keys are refused with an error that names the new one.
-    const RENAMED_KEYS: RenamedKeys = &[];
-    /// Keys of its section whose changes it takes without a restart.
-    const LIVE_KEYS: &'static [&'static str] = &[];
-    /// One sentence for `--help`.
-    const ABOUT: &'static str;
-
-    /// Checks the configuration and the files it names, and changes nothing: `--check-config`.
-    ///
-    /// # Errors
-    /// Every fault, naming its key.
-    fn check(context: &Context) -> Result<(), BoxError>;
-
-    /// Path of its SQLite file, if it has one.
-    ///
-    /// # Errors
-    /// If the configuration cannot be used.
-    fn database_file(_context: &Context) -> Result<Option<PathBuf>, BoxError> {
-        Ok(None)
-    }
-
-    /// What is lost with damaged pages of that file, and the command that restores it.
-    const REMEDY: &'static str = "";
-
-    /// Reads the whole file and describes its damage; `None` if it is intact.
-    ///
-    /// # Errors
-    /// If it cannot be read for another reason.
-    fn damage(_file: &Path) -> impl Future<Output = Result<Option<String>, BoxError>> + Send {
-        std::future::ready(Ok(None))
-    }
-
-    /// Checks the configuration, opens databases, and returns at once: never waits for NATS or Slurm.
-    fn start(context: Context) -> impl Future<Output = Result<RunningService, BoxError>> + Send;
-}
-
-/// A service that has started.
-pub struct RunningService {
-    /// Routes of its API.
-    pub router: Router,
-    /// Its work. Ends when the context's `shutdown` is cancelled and work in progress is finished.
-    pub run: BoxFuture<'static, Result<(), BoxError>>,
-}
 
 #[derive(Parser)]
 struct Arguments {
@@ -313,10 +258,4 @@ pub fn apply_process_limits() {
     ) {
         tracing::debug!(%error, "limit of open files not raised");
     }
-}
-
-/// Installs ring as the TLS provider; call it once, before any TLS.
-pub fn install_crypto_provider() {
-    // A second call finds the provider installed, which is as good.
-    drop(rustls::crypto::ring::default_provider().install_default());
 }

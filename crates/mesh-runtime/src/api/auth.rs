@@ -3,19 +3,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::{ConnectInfo, Request, State};
+use axum::extract::{ConnectInfo, FromRequestParts, Request, State};
 use axum::http::header::{AUTHORIZATION, WWW_AUTHENTICATE};
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 
-use super::auth_state::AuthState;
+use super::auth_state::{AuthState, FOR_A_NAME};
 use super::oidc::Refusal;
-use super::server::Peer;
+use super::peer::Peer;
 use super::{Caller, Problem, Role, metrics};
 
-/// Timeout of a user name lookup: the system's user database may be remote, and hang.
-pub(super) const FOR_A_NAME: Duration = Duration::from_secs(5);
 /// Requests to these paths have no caller: each is signed by its sender, which the route checks. Routes that ask for a [`Caller`] refuse them.
 const SIGNED_PATHS: &str = "/v1/in/";
 /// Audit entries hold no more characters of a request.
@@ -24,7 +23,7 @@ const MAX_LOGGED_REQUEST_CHARS: usize = 2_000;
 const FOR_A_HEALTH_CHECK: Duration = Duration::from_secs(1);
 
 /// 401 for a request without credentials.
-pub(super) fn unauthorized() -> Problem {
+fn unauthorized() -> Problem {
     challenge(
         "Bearer realm=\"slurm-mesh\"",
         "send a token as `Authorization: Bearer <token>`, or call over the Unix socket",
@@ -67,6 +66,15 @@ pub(super) async fn authenticate(
             next.run(request).await
         }
         Err(problem) => problem.into_response(),
+    }
+}
+
+/// The caller that [`authenticate`] has found.
+impl<S: Sync> FromRequestParts<S> for Caller {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Problem> {
+        parts.extensions.get().cloned().ok_or_else(unauthorized)
     }
 }
 

@@ -1,11 +1,11 @@
 //! The data that authentication uses: the configuration, and the current contents of the files and buckets it names.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use super::auth::FOR_A_NAME;
 use super::coordinators_bucket::Coordinators;
 use super::oidc::Oidc;
 use super::tls::Certificate;
@@ -13,6 +13,9 @@ use super::tokens::Tokens;
 use super::{AuthMethod, Caller};
 use crate::identity::IdentityMap;
 use crate::{BoxError, Health, MeshConfig, ReloadTimer, UserNames};
+
+/// Timeout of a user name lookup: the system's user database may be remote, and hang.
+pub(super) const FOR_A_NAME: Duration = Duration::from_secs(5);
 
 pub(crate) struct AuthState {
     pub(super) admins: Vec<String>,

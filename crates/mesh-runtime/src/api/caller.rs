@@ -2,12 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use axum::extract::FromRequestParts;
-use axum::http::request::Parts;
 use serde::{Deserialize, Serialize};
-
-use super::Problem;
-use super::auth::unauthorized;
 
 /// Role of a caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -169,14 +164,6 @@ impl Caller {
             && self.accounts.iter().any(|(of, accounts)| {
                 of.as_deref().is_none_or(|of| of == cluster) && accounts.contains(account)
             })
-    }
-}
-
-impl<S: Sync> FromRequestParts<S> for Caller {
-    type Rejection = Problem;
-
-    async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Problem> {
-        parts.extensions.get().cloned().ok_or_else(unauthorized)
     }
 }
 

@@ -13,7 +13,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
 
 use super::forwarded_for::TrustedProxies;
-use super::server::Peer;
+use super::peer::Peer;
 
 /// A listener may use one in this many of the process's file descriptors. The rest is for the other listener, Slurm commands, databases,
 /// NATS and receivers.

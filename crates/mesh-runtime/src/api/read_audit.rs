@@ -13,6 +13,7 @@
 //!
 //! `publisher` publishes the entries, `windows` joins the responses of a minute.
 
+mod entry;
 mod middleware;
 mod publisher;
 mod windows;

@@ -1,82 +1,28 @@
 //! The API server: a Unix socket, and TCP for callers with a token.
 
-use std::net::{IpAddr, Ipv4Addr};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use axum::extract::ConnectInfo;
-use axum::extract::connect_info::Connected;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::IntoResponse as _;
 use axum::routing::get;
-use axum::serve::IncomingStream;
 use axum::{Json, Router, middleware};
 use metrics_exporter_prometheus::PrometheusHandle;
-use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio::net::{TcpListener, UnixListener, UnixStream};
 use tokio_util::sync::CancellationToken;
 
 use super::auth::{authenticate, sees_everything};
 use super::auth_state::AuthState;
-use super::connection_limits::{Activity, Clients, Limited, Limits, within_descriptors};
-use super::forwarded_for::{Requests, TrustedProxies, count};
+use super::connection_limits::{Clients, Limited, Limits, within_descriptors};
+use super::forwarded_for::TrustedProxies;
+use super::peer::{Peer, unix_peer};
+use super::requests::{ConnectionInfo, Requests, count};
 use super::tls::{ApiStream, Certificate, TlsListener};
 use super::{Caller, Problem, log_filter};
 use crate::telemetry::LogFilter;
 use crate::{ApiConfig, BoxError, Health};
-
-/// The other end of a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Peer {
-    /// A process of this host, known by its uid.
-    Unix { uid: u32 },
-    /// A client that has to show a token.
-    Tcp { ip: IpAddr },
-}
-
-fn unix_peer(stream: &UnixStream) -> Peer {
-    // The kernel knows the peer's uid; if it does not report it, the client needs a token.
-    stream
-        .peer_cred()
-        .map_or(UNKNOWN_PEER, |credentials| Peer::Unix {
-            uid: credentials.uid(),
-        })
-}
-
-pub(super) fn tcp_peer(stream: &TcpStream) -> Peer {
-    stream
-        .peer_addr()
-        .map_or(UNKNOWN_PEER, |address| Peer::Tcp { ip: address.ip() })
-}
-
-const UNKNOWN_PEER: Peer = Peer::Tcp {
-    ip: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
-};
-
-/// Connection data that each request carries.
-#[derive(Clone, Debug)]
-pub(super) struct ConnectionInfo {
-    pub(super) peer: Peer,
-    pub(super) activity: Arc<Activity>,
-}
-
-impl Connected<IncomingStream<'_, Limited<UnixListener>>> for ConnectionInfo {
-    fn connect_info(stream: IncomingStream<'_, Limited<UnixListener>>) -> Self {
-        Self {
-            peer: stream.io().peer(),
-            activity: stream.io().activity(),
-        }
-    }
-}
-
-impl Connected<IncomingStream<'_, Limited<TlsListener>>> for ConnectionInfo {
-    fn connect_info(stream: IncomingStream<'_, Limited<TlsListener>>) -> Self {
-        Self {
-            peer: stream.io().peer(),
-            activity: stream.io().activity(),
-        }
-    }
-}
 
 /// The bound listeners.
 pub(crate) struct Endpoints {

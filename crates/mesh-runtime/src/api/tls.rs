@@ -18,7 +18,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::server::TlsStream;
 use tokio_rustls::{Accept, TlsAcceptor};
 
-use super::server::{Peer, tcp_peer};
+use super::peer::{Peer, tcp_peer};
 use crate::{BoxError, HealthNote, WatchedFiles};
 
 /// The present certificate of the server.

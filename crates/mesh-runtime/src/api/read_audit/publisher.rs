@@ -13,6 +13,7 @@ use tokio::sync::{OnceCell, Semaphore};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
+use super::entry::ReadEntry;
 use super::windows::{AuditWindows, Query, Window};
 use super::{DataOfOthers, windows};
 use crate::api::{AuthMethod, Caller, metrics};
@@ -35,30 +36,6 @@ pub(super) struct ReadAuditPublisher {
     windows: AuditWindows,
     bucket: Arc<OnceCell<Bucket>>,
     shutdown: CancellationToken,
-}
-
-/// The entry of a query, apart from what was shown.
-pub(super) struct ReadEntry {
-    /// Beginning of its keys: cluster and service.
-    pub prefix: String,
-    pub entry: AuditEntry,
-    pub read: Read,
-}
-
-impl ReadEntry {
-    pub(super) fn key(&self, slot: u16) -> String {
-        format!("{}.{slot}", self.prefix)
-    }
-
-    pub(super) fn with(&self, pages: u64, others: &DataOfOthers) -> AuditEntry {
-        let mut read = self.read.clone();
-        read.pages = pages;
-        others.clone().put(&mut read);
-        AuditEntry {
-            act: Some(Act::Read(read)),
-            ..self.entry.clone()
-        }
-    }
 }
 
 impl ReadAuditPublisher {

@@ -14,7 +14,7 @@ use prost::Message as _;
 use sha2::{Digest as _, Sha256};
 
 use super::DataOfOthers;
-use super::publisher::ReadEntry;
+use super::entry::ReadEntry;
 use crate::api::Caller;
 
 /// How long an entry covers repetitions of its query.

@@ -2,4 +2,6 @@
 
 pub mod chunks;
 pub mod fenced;
+pub mod meta;
+pub mod shards;
 pub mod store;

@@ -20,6 +20,7 @@ mod outbox;
 mod payload_cache;
 mod published;
 mod republish;
+mod traced_observation;
 mod unpublished_runs;
 mod unreadable;
 mod unseen_ids;
@@ -36,7 +37,6 @@ use mesh_events::{EventType, RunKey};
 use mesh_runtime::Condition;
 use tokio::sync::{Mutex, MutexGuard, Notify};
 use tokio_util::sync::CancellationToken;
-use tracing::Span;
 
 pub use self::accounting_backlog::BacklogWindow;
 use self::accounting_backlog::{BacklogProgress, Clock};
@@ -44,49 +44,27 @@ pub use self::array_reconcile::ArrayPresence;
 use self::array_submissions::ArraySubmissionBacklog;
 pub use self::gaps::MissingJob;
 pub(crate) use self::gaps::names;
-pub use self::lost_state::LostState;
 use self::open_lookups::{OpenLookup, OpenTaskLookup};
 use self::outbox::StoredProgress;
 use self::payload_cache::PayloadCache;
 pub use self::republish::{Window, without_usage};
+pub use self::traced_observation::TracedObservation;
 use self::unreadable::Rebuilder;
 pub(crate) use self::unseen_ids::MAX_CLOCK_SKEW_SECS;
 use self::unseen_ids::UnseenWaits;
-pub use self::unseen_ids::{Newest, Unseen};
 pub use self::usage_backlog::DueUsageLookup;
 use self::usage_backlog::UsageBacklog;
 pub use self::waiting_jobs::{StoredJob, WaitingJobs};
 use crate::Error;
 use crate::adapters::fenced::NO_TIMEOUT;
-use crate::adapters::store::{Meta, Store};
+use crate::adapters::meta::{Meta, Newest};
+use crate::adapters::store::Store;
 use crate::config::Config;
-use crate::domain::{Observation, Owner, RunStore};
+use crate::domain::{Owner, RunStore};
 use crate::identity::IdentityResolver;
 
-/// An observation with its provenance, before it is applied.
-#[derive(Clone)]
-pub struct TracedObservation {
-    /// The observation itself.
-    pub observation: Observation,
-    /// Digest of the poll's row for which the record was read.
-    pub digest: Option<u64>,
-    /// Whether no record of Slurm supports it.
-    pub inferred: bool,
-    /// Spans of the doorbells that led to it.
-    pub links: Vec<Span>,
-}
-
-impl TracedObservation {
-    /// Creates an observation without a doorbell.
-    pub const fn new(observation: Observation) -> Self {
-        Self {
-            observation,
-            digest: None,
-            inferred: false,
-            links: Vec::new(),
-        }
-    }
-}
+/// Timeout of writes made under the lock.
+const BLOCKING_WRITE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Lookups that applied observations require, by Slurm's job ids.
 #[derive(Debug, Default)]

@@ -9,69 +9,20 @@ use std::time::Duration;
 
 use mesh_bus::{BucketEntry, Bus};
 use mesh_events::catalogue::BUCKET_INGEST;
-use mesh_events::{Event, RunKey, is_default, subject};
+use mesh_events::{Event, RunKey, subject};
 use mesh_runtime::Condition;
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
 use super::fenced::{Fenced, VERSION, pack, unpack};
+use super::meta::Meta;
+use super::shards::{shard_number, shard_of, shard_of_record};
 use crate::Error;
-use crate::collector::{LostState, Newest, StoredJob, Unseen, WaitingJobs};
+use crate::collector::{StoredJob, WaitingJobs};
 use crate::domain::{RunState, RunStore};
 
 /// Maximum number of shard values in memory at once. All values of half a million runs would take 100 MB.
 const MAX_CONCURRENT_SHARDS: usize = 16;
-
-/// Stored state of a cluster as a whole.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Meta {
-    /// Format version of the value.
-    pub version: u32,
-    /// Start of capture, in Unix seconds. Runs that ended earlier are not published.
-    pub capture_since: i64,
-    /// Start of the last completely published poll, in Unix seconds.
-    pub watermark: i64,
-    /// Stream sequence until which the state of every published event is stored; 0 until the second poll.
-    #[serde(default)]
-    pub published: u64,
-    /// Last poll before the clock was set ahead, in Unix seconds, for one day: the clock may be set back.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub ahead_from: Option<i64>,
-    /// Number of the last completely published poll.
-    #[serde(rename = "sweep")]
-    pub poll: u64,
-    /// Whether the first poll was published.
-    pub baseline_done: bool,
-    /// Start of the time that accounting must still be asked about, in Unix seconds.
-    #[serde(rename = "owed_from", default, skip_serializing_if = "Option::is_none")]
-    pub backlog_from: Option<i64>,
-    /// Newest end of a run that was removed, in Slurm's time. An unknown run that ended by then was published.
-    #[serde(default, skip_serializing_if = "is_default")]
-    pub removed_until: i64,
-    /// Newest job that polls have shown.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub newest: Option<Newest>,
-    /// Ids that must still be looked up in accounting.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub unseen: Vec<Unseen>,
-    /// When each unavailable source failed, in Unix seconds, as published.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub down_since: BTreeMap<String, i64>,
-    /// Runs that a slurmctld with an older state has started again, until all of them are published.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub lost_state: Option<LostState>,
-    /// Unknown formats that were published, with the day since 1970.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub drifts: BTreeMap<String, i64>,
-    /// Count before the first of each type and source: the time at which the counts were lost, in Unix seconds. No earlier count is as large.
-    #[serde(default, skip_serializing_if = "is_default")]
-    pub counts_from: u64,
-    /// Number of published capture events, by `<type> <source>`.
-    pub counts: BTreeMap<String, u64>,
-    /// Events whose publication is not confirmed.
-    #[serde(default)]
-    pub outbox: Vec<String>,
-}
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Shard<T> {
@@ -115,9 +66,6 @@ pub struct Store {
 }
 
 impl Store {
-    /// Shards per cluster, by Slurm's job id so that a large array spreads. With 1 MiB each they hold about half a million runs.
-    pub const SHARDS: u32 = 128;
-
     /// Opens the bucket and reads the state of this cluster.
     ///
     /// # Errors
@@ -184,16 +132,6 @@ impl Store {
         Ok(())
     }
 
-    /// Returns the shard of a run.
-    pub const fn shard_of(tracked: &RunState) -> u32 {
-        Self::shard_of_record(tracked.raw_id)
-    }
-
-    /// Returns the shard of the runs with this job id of Slurm.
-    pub const fn shard_of_record(raw_id: u32) -> u32 {
-        raw_id % Self::SHARDS
-    }
-
     /// Writes shards from the run store and what waits, with the events to be published, and retries for at most `max_wait`. Returns whether all of it is
     /// stored.
     ///
@@ -255,11 +193,6 @@ impl Store {
     }
 }
 
-fn shard_number(key: &str) -> Option<u32> {
-    let number = key.rsplit('.').next()?.parse().ok()?;
-    (number < Store::SHARDS).then_some(number)
-}
-
 /// Builds the values of some shards.
 fn values<'a>(
     (run_store, waiting): (&'a RunStore, &WaitingJobs),
@@ -274,8 +207,8 @@ fn values<'a>(
     };
     let shards_of = shards.iter().map(|shard| (*shard, without_runs(*shard)));
     let mut values: BTreeMap<u32, Shard<&RunState>> = shards_of.collect();
-    for (run, tracked) in run_store.of_records(|id| shards.contains(&Store::shard_of_record(id))) {
-        if let Some(shard) = values.get_mut(&Store::shard_of(tracked)) {
+    for (run, tracked) in run_store.of_records(|id| shards.contains(&shard_of_record(id))) {
+        if let Some(shard) = values.get_mut(&shard_of(tracked)) {
             shard.runs.insert(run.entity_key(), tracked);
         }
     }

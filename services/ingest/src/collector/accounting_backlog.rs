@@ -11,7 +11,7 @@ use mesh_events::EventType;
 use super::unseen_ids::too_many;
 use super::{Collector, Core};
 use crate::Error;
-use crate::adapters::store::Meta;
+use crate::adapters::meta::Meta;
 use crate::config::Config;
 use crate::sources::SLURMDBD_BACKLOG_WAIT;
 

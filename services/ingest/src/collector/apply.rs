@@ -12,7 +12,7 @@ use super::open_lookups::OpenLookup;
 use super::outbox::{OutboxEvent, Previous};
 use super::{Collector, Core, FollowUpLookups, TracedObservation};
 use crate::adapters::fenced::{BACKOFF, pause};
-use crate::adapters::store::Store;
+use crate::adapters::shards::{shard_of, shard_of_record};
 use crate::domain::{
     self, Canceller, EndLookup, LookupTarget, Observation, ObservationContext, Record, Resolution,
     observe, payload, run_of,
@@ -291,7 +291,7 @@ impl Collector {
         if new.iter().any(OutboxEvent::is_stored_first) {
             let bytes = new.iter().map(OutboxEvent::outbox_bytes).sum::<usize>();
             batch.outboxes_bytes += bytes;
-            let shard = Store::shard_of_record(observation.raw_id);
+            let shard = shard_of_record(observation.raw_id);
             let in_shard = batch.outbox_bytes.entry(shard).or_default();
             *in_shard += bytes;
             batch.fullest_bytes = batch.fullest_bytes.max(*in_shard);
@@ -329,7 +329,7 @@ impl Collector {
             if core.waiting.restarted.get(&tracked.raw_id) == Some(&changed.submit_time) {
                 core.waiting.restarted.remove(&tracked.raw_id);
             }
-            core.dirty.insert(Store::shard_of(&tracked));
+            core.dirty.insert(shard_of(&tracked));
             if self.config.accounting {
                 core.usage_backlog
                     .note(&changed, &tracked, now.timestamp(), &self.config);

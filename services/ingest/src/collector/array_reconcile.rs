@@ -11,7 +11,7 @@ use super::open_lookups::{OpenLookup, TaskWave, tasks_of};
 use super::outbox::{OutboxEvent, PreviousRunStates};
 use super::unseen_ids::MAX_CLOCK_SKEW_SECS;
 use super::{Collector, Core, TracedObservation};
-use crate::adapters::store::Store;
+use crate::adapters::shards::{shard_of, shard_of_record};
 use crate::config::Config;
 use crate::domain::{
     DepartedTasks, EndLookup, Observation, Resolution, RunState, resolve_departed_tasks, run_of,
@@ -35,7 +35,7 @@ impl Core {
     /// Stores an array after tasks of it were resolved, with the waits for the others.
     fn put_array(&mut self, array: &RunKey, next: RunState, now: i64, config: &Config) {
         self.usage_backlog.note(array, &next, now, config);
-        self.dirty.insert(Store::shard_of(&next));
+        self.dirty.insert(shard_of(&next));
         self.run_store.put(array.clone(), next);
         self.store_task_question(array);
     }
@@ -125,7 +125,7 @@ impl Collector {
             self.settled(lookup, Some(&wave.open)) == Resolution::Open { ask: true }
         };
         let ask = has_new || lookups.waves().iter().any(must_ask);
-        core.dirty.insert(Store::shard_of(&next));
+        core.dirty.insert(shard_of(&next));
         core.run_store.put(array.clone(), next);
         core.store_task_question(array);
         Ok(ask)
@@ -222,7 +222,7 @@ impl Collector {
         // Runs seen while the clock was ahead count as seen at this poll.
         let newest = published_until.saturating_add(MAX_CLOCK_SKEW_SECS);
         for raw_id in core.run_store.clamp_last_seen(newest, published_until) {
-            core.dirty.insert(Store::shard_of_record(raw_id));
+            core.dirty.insert(shard_of_record(raw_id));
         }
         // A clock that is behind will be put right, so these runs must be known then.
         let future = newest.saturating_add(MAX_CLOCK_AHEAD_SECS);
@@ -268,7 +268,7 @@ impl Collector {
                     continue;
                 }
             }
-            core.dirty.insert(Store::shard_of(tracked));
+            core.dirty.insert(shard_of(tracked));
             core.run_store.remove(&run);
             core.last.remove(&run);
         }

@@ -14,7 +14,7 @@ use super::open_lookups::OpenLookup;
 use super::outbox::PreviousRunStates;
 use super::{Collector, Core};
 use crate::Error;
-use crate::adapters::store::Store;
+use crate::adapters::shards::shard_of;
 use crate::config::Config;
 use crate::domain::{RunState, RunStore, compare_submitted};
 
@@ -107,7 +107,7 @@ impl Collector {
                 core.last.remove(run);
             }
             core.look_up_missing_tasks(run, &next, pending);
-            core.dirty.insert(Store::shard_of(&next));
+            core.dirty.insert(shard_of(&next));
             core.run_store.put(run.clone(), next);
         }
         drop(core);
@@ -125,7 +125,7 @@ impl Collector {
             ..known.clone()
         };
         let is_closed = next.closed();
-        core.dirty.insert(Store::shard_of(&next));
+        core.dirty.insert(shard_of(&next));
         core.run_store.put(run.clone(), next);
         let key = run.entity_key();
         let gap = gap_event(

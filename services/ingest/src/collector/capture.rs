@@ -8,10 +8,9 @@ use mesh_events::proto::mesh::event::v1::{Confidence, Entity, IdSource, Source, 
 use mesh_events::{Event, EventId, EventType, SCHEMA_VERSION, timestamp};
 use tracing::Span;
 
-use super::outbox::BLOCKING_WRITE_TIMEOUT;
-use super::{Collector, Core, LostState};
+use super::{BLOCKING_WRITE_TIMEOUT, Collector, Core};
 use crate::adapters::fenced::{BACKOFF, pause};
-use crate::adapters::store::Meta;
+use crate::adapters::meta::{LostState, Meta};
 use crate::{Error, metrics};
 
 impl Collector {

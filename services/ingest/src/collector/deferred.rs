@@ -9,7 +9,7 @@ use mesh_events::RunKey;
 use prost::Message as _;
 
 use super::TracedObservation;
-use crate::adapters::store::Store;
+use crate::adapters::shards::shard_of_record;
 use crate::config::Config;
 use crate::domain::Observation;
 use crate::envelope::Cause;
@@ -77,8 +77,7 @@ impl DeferredObservations {
 
     /// Size of the payloads in the shard of an observation.
     fn bytes_beside(&self, deferred: &DeferredObservation) -> usize {
-        let shard =
-            |one: &DeferredObservation| Store::shard_of_record(one.reading.observation.raw_id);
+        let shard = |one: &DeferredObservation| shard_of_record(one.reading.observation.raw_id);
         let all = self.runs.values().flatten();
         let beside = all.filter(|other| shard(other) == shard(deferred));
         beside

@@ -9,7 +9,7 @@ use mesh_events::{EventType, RunKey, timestamp};
 use super::open_lookups::OpenLookup;
 use super::outbox::PreviousRunStates;
 use super::{Collector, Core};
-use crate::adapters::store::Store;
+use crate::adapters::shards::shard_of;
 use crate::domain::{End, EndLookup, Owner, Resolution};
 use crate::{Error, metrics};
 
@@ -84,7 +84,7 @@ impl Collector {
         gap: CaptureEvent,
         before: PreviousRunStates,
     ) -> Result<bool, Error> {
-        let shard = core.run_store.get(run).map(Store::shard_of);
+        let shard = core.run_store.get(run).map(shard_of);
         let emitted = self
             .capture_locked(core, EventType::CaptureGapClosed, gap, shard)
             .await?;

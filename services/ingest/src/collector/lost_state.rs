@@ -3,26 +3,14 @@
 
 use mesh_events::proto::mesh::capture::v1::CaptureEvent;
 use mesh_events::{Event, EventType, RunKey, timestamp};
-use serde::{Deserialize, Serialize};
 
 use super::{Collector, Core};
 use crate::Error;
+use crate::adapters::meta::LostState;
 use crate::domain::Observation;
 
 /// What cannot be recovered of the time that slurmctld has lost.
 const NOT_RECOVERABLE: &str = "the fate of jobs that slurmctld lost with its state and that accounting does not have; slurmctld reuses their ids, and accounting overwrites the rows of jobs that run again";
-
-/// Runs that slurmctld has started again.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LostState {
-    /// Earliest end that slurmctld has lost, in Unix seconds.
-    pub from: i64,
-    /// Number of runs.
-    pub runs: u64,
-    /// Number of the poll before which the last of them was published.
-    #[serde(rename = "sweep")]
-    pub poll: u64,
-}
 
 impl LostState {
     pub(super) const fn first(from: i64, poll: u64) -> Self {

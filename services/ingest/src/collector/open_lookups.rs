@@ -5,18 +5,14 @@ mod task_lookups;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use mesh_events::RunKey;
-use mesh_events::proto::mesh::job::v1::Job;
-use prost::Message as _;
 use slurm_types::JobId;
 use tokio::time::Instant;
 
 pub(super) use self::task_lookups::{OpenTaskLookup, TaskWave, tasks_of};
 use super::accounting_wait::AccountingWait;
 use super::{Collector, Core};
-use crate::adapters::store::Store;
+use crate::adapters::shards::{shard_of, shard_of_record, unpack};
 use crate::config::Config;
 use crate::domain::{
     EndLookup, LookupAnswers, LookupLimits, Owner, Resolution, StoredLookup, settle,
@@ -240,7 +236,7 @@ impl Core {
                     && !tracked.is_array
                     && tracked.lookup.take().is_some()
                 {
-                    self.dirty.insert(Store::shard_of(tracked));
+                    self.dirty.insert(shard_of(tracked));
                 }
             }
         }
@@ -307,7 +303,7 @@ impl Core {
                 owner: owner.or(known).unwrap_or_default(),
                 ..stored.clone()
             }));
-            self.dirty.insert(Store::shard_of(tracked));
+            self.dirty.insert(shard_of(tracked));
         }
         let lookups = &mut self.waiting.lookups;
         let is_changed = if has_open_run {
@@ -320,7 +316,7 @@ impl Core {
             is_news
         };
         if is_changed {
-            self.dirty.insert(Store::shard_of_record(raw_id));
+            self.dirty.insert(shard_of_record(raw_id));
         }
     }
 
@@ -341,18 +337,6 @@ fn is_news(known: Option<&StoredLookup>, stored: &StoredLookup) -> bool {
             || std::iter::zip(&known.later, &stored.later)
                 .any(|(known, stored)| is_news(Some(known), stored))
     })
-}
-
-pub(super) fn pack(job: &Job) -> String {
-    STANDARD.encode(job.encode_to_vec())
-}
-
-pub(super) fn unpack(text: &str) -> Option<Job> {
-    let bytes = STANDARD
-        .decode(text)
-        .ok()
-        .filter(|bytes| !bytes.is_empty())?;
-    Job::decode(&*bytes).ok()
 }
 
 #[cfg(test)]

@@ -1,7 +1,6 @@
 //! Publishes and stores, in the order that survives a crash.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
 use mesh_events::proto::mesh::event::v1::event::Payload;
 use mesh_events::{Event, RunKey, Slot};
@@ -9,14 +8,12 @@ use prost::Message as _;
 use tracing::Span;
 
 use super::deferred::DeferredObservation;
-use super::{Collector, Core, capture};
-use crate::adapters::store::{Meta, Store};
+use super::{BLOCKING_WRITE_TIMEOUT, Collector, Core, capture};
+use crate::adapters::meta::Meta;
+use crate::adapters::shards::shard_of;
 use crate::config::Config;
 use crate::domain::{Fact, FactId, RunState, run_of};
 use crate::{Error, metrics};
-
-/// Timeout of writes made under the lock.
-pub(super) const BLOCKING_WRITE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Stored states of runs before a decision.
 pub(super) type PreviousRunStates = BTreeMap<RunKey, Option<RunState>>;
@@ -108,13 +105,13 @@ impl Collector {
             let shards: BTreeSet<u32> = counted
                 .iter()
                 .filter_map(|event| core.run_store.get(&event.run))
-                .map(Store::shard_of)
+                .map(shard_of)
                 .collect();
             let outbox: Vec<(u32, Event)> = counted
                 .iter()
                 .filter_map(|outgoing| {
                     Some((
-                        Store::shard_of(core.run_store.get(&outgoing.run)?),
+                        shard_of(core.run_store.get(&outgoing.run)?),
                         outgoing.event.clone(),
                     ))
                 })

@@ -15,7 +15,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::Error;
 use crate::adapters::fenced::{BACKOFF, pause};
-use crate::adapters::store::{Meta, Store};
+use crate::adapters::meta::Meta;
+use crate::adapters::shards::shard_of;
 use crate::domain::{RunStore, restore};
 
 /// Clocks of NATS and of this host may differ this much.
@@ -99,7 +100,7 @@ async fn restore_all(
                     r#type = event.r#type,
                     "restored from the bus"
                 );
-                changed.insert(Store::shard_of(&state));
+                changed.insert(shard_of(&state));
                 run_store.put(run, state);
             }
         }

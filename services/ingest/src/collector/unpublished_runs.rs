@@ -2,98 +2,27 @@
 //! resize. slurmctld may purge such a run before that. Each is a question of its own then: accounting is asked until the run is published, or
 //! becomes a gap.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod stored;
+
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use mesh_events::{EventType, RunKey};
-use serde::{Deserialize, Serialize};
 use slurm_types::JobId;
 use tokio::time::Instant;
 
-use super::accounting_wait::AccountingWait;
+use self::stored::UnpublishedRun;
+pub(super) use self::stored::{StoredRun, UnpublishedRuns};
 use super::gaps::{lost, owner_suffix};
 use super::open_lookups::WAIT_STORE_INTERVAL;
 use super::{Collector, Core};
 use crate::Error;
-use crate::adapters::store::Store;
+use crate::adapters::shards::shard_of_record;
 use crate::config::Config;
-use crate::domain::{Observation, Owner, is_within_another};
+use crate::domain::{Observation, is_within_another};
 
 /// Maximum number of gaps that one poll publishes.
 const MAX_GAPS_PER_POLL: usize = 100;
-
-/// A run that is not published yet.
-#[derive(Clone, Debug)]
-pub(super) struct UnpublishedRun {
-    /// Slurm's job id.
-    raw_id: u32,
-    owner: Owner,
-    /// How long accounting was waited for since slurmctld has the run no more.
-    wait: AccountingWait,
-    /// The part of it that is stored.
-    stored: Duration,
-}
-
-impl UnpublishedRun {
-    fn new(raw_id: u32, owner: Owner, waited: Duration) -> Self {
-        Self {
-            raw_id,
-            owner,
-            wait: AccountingWait::continued(waited, Instant::now()),
-            stored: waited,
-        }
-    }
-}
-
-/// As stored with what waits for the same job.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub(super) struct StoredRun {
-    #[serde(rename = "o", default)]
-    owner: Owner,
-    /// How long accounting was waited for, in seconds.
-    #[serde(rename = "w", default)]
-    waited: u64,
-}
-
-/// Runs that are not published yet.
-#[derive(Debug, Default)]
-pub(super) struct UnpublishedRuns(BTreeMap<RunKey, UnpublishedRun>);
-
-impl UnpublishedRuns {
-    /// Returns every wait.
-    pub(super) fn waits(&mut self) -> impl Iterator<Item = &mut AccountingWait> {
-        self.0.values_mut().map(|run| &mut run.wait)
-    }
-
-    /// Records an answer of accounting about these jobs. A run of it that has ended is published next.
-    pub(super) fn answered(&mut self, ids: &BTreeSet<u32>) {
-        let now = Instant::now();
-        let asked = self.0.values_mut();
-        asked
-            .filter(|run| ids.contains(&run.raw_id))
-            .for_each(|run| run.wait.answered(now));
-    }
-
-    /// Returns the runs of a shard, with their job, as stored.
-    pub(super) fn of_shard(&self, shard: u32) -> impl Iterator<Item = (u32, String, StoredRun)> {
-        let runs = self.0.iter();
-        let runs = runs.filter(move |(_, run)| Store::shard_of_record(run.raw_id) == shard);
-        runs.map(|(key, run)| {
-            let stored = StoredRun {
-                owner: run.owner.clone(),
-                waited: run.stored.as_secs(),
-            };
-            (run.raw_id, key.entity_key(), stored)
-        })
-    }
-
-    /// Adds a stored run.
-    pub(super) fn restore(&mut self, run: RunKey, raw_id: u32, stored: StoredRun) {
-        let waited = Duration::from_secs(stored.waited);
-        let restored = UnpublishedRun::new(raw_id, stored.owner, waited);
-        self.0.insert(run, restored);
-    }
-}
 
 impl Core {
     /// Records a run that cannot be published yet.
@@ -105,7 +34,7 @@ impl Core {
         let (raw_id, owner) = (observation.raw_id, observation.owner.clone());
         let noted = UnpublishedRun::new(raw_id, owner, Duration::ZERO);
         self.waiting.unpublished.0.insert(run.clone(), noted);
-        self.dirty.insert(Store::shard_of_record(raw_id));
+        self.dirty.insert(shard_of_record(raw_id));
     }
 
     /// Returns the jobs of the runs that are not published yet, by Slurm's job id.
@@ -130,14 +59,14 @@ impl Core {
         let (now, raw_id) = (Instant::now(), known.raw_id);
         if is_published {
             self.waiting.unpublished.0.remove(run);
-            self.dirty.insert(Store::shard_of_record(raw_id));
+            self.dirty.insert(shard_of_record(raw_id));
             return UnpublishedAction::Wait;
         }
         if is_shown {
             // Polls publish it once they can.
             if known.wait.has_answered() {
                 *known = UnpublishedRun::new(raw_id, known.owner.clone(), Duration::ZERO);
-                self.dirty.insert(Store::shard_of_record(raw_id));
+                self.dirty.insert(shard_of_record(raw_id));
             }
             return UnpublishedAction::Wait;
         }
@@ -147,7 +76,7 @@ impl Core {
         let waited = known.wait.waited(now);
         if waited.saturating_sub(known.stored) >= WAIT_STORE_INTERVAL {
             known.stored = waited;
-            self.dirty.insert(Store::shard_of_record(raw_id));
+            self.dirty.insert(shard_of_record(raw_id));
         }
         UnpublishedAction::Ask(raw_id)
     }
@@ -209,7 +138,7 @@ impl Collector {
             run.entity_key(),
             owner_suffix(&known.owner)
         );
-        let (gap, shard) = (lost(run, message), Store::shard_of_record(known.raw_id));
+        let (gap, shard) = (lost(run, message), shard_of_record(known.raw_id));
         // In one write with what waits.
         let kind = EventType::CaptureGapClosed;
         let is_stored = self.capture_locked(core, kind, gap, Some(shard)).await?;

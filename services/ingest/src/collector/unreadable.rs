@@ -17,7 +17,9 @@ use tokio_util::sync::CancellationToken;
 use super::capture::note_absence;
 use crate::Error;
 use crate::adapters::fenced::{BACKOFF, pause};
-use crate::adapters::store::{Meta, Store, Unreadable};
+use crate::adapters::meta::Meta;
+use crate::adapters::shards::{SHARDS, shard_of_record};
+use crate::adapters::store::Unreadable;
 use crate::domain::{RunStore, rebuild};
 
 /// What no bus shows of lost runs.
@@ -82,7 +84,7 @@ impl Rebuilder<'_> {
         let retention = i64::try_from(self.retention.as_secs()).unwrap_or(i64::MAX);
         let oldest = Utc::now().timestamp().saturating_sub(retention);
         let is_lost = |event: &Event| {
-            let shard = event.job().map(|job| Store::shard_of_record(job.job_id));
+            let shard = event.job().map(|job| shard_of_record(job.job_id));
             shard.is_some_and(|shard| self.unreadable.shards.contains(&shard))
         };
         let mut stored = self.stored("job");
@@ -159,7 +161,7 @@ impl Unreadable {
         let mut parts = Vec::new();
         if shards > 0 {
             parts.push((
-                format!("of jobs ({shards} of {} keys)", Store::SHARDS),
+                format!("of jobs ({shards} of {} keys)", SHARDS),
                 LOST_OF_RUNS,
             ));
         }

@@ -4,8 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use mesh_events::proto::mesh::capture::v1::CaptureEvent;
-use mesh_events::{EventType, RunKey, is_default};
-use serde::{Deserialize, Serialize};
+use mesh_events::{EventType, RunKey};
 use tokio::time::Instant;
 
 use super::accounting_wait::AccountingWait;
@@ -13,6 +12,7 @@ use super::gaps::{gap_event, keys, names};
 use super::{Collector, Core};
 use crate::Error;
 use crate::adapters::fenced::{BACKOFF, pause};
+use crate::adapters::meta::{Newest, Unseen};
 use crate::domain::{EntityKind, Observation, Owner, Record};
 
 /// Largest range of ids that is looked up. A larger one becomes a gap.
@@ -25,27 +25,6 @@ pub(crate) const MAX_CLOCK_SKEW_SECS: i64 = 300;
 const MAX_WAIT: Duration = Duration::from_secs(300);
 /// Maximum number of ranges stored while accounting is unavailable. They share one value.
 const MAX_UNSEEN_RANGES: usize = 1_000;
-
-/// The job that was submitted last.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Newest {
-    /// Submit time in Unix seconds.
-    pub submit: i64,
-    /// Slurm's job id.
-    pub id: u32,
-}
-
-/// A range of ids between two jobs that were seen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Unseen {
-    /// First id of the range.
-    pub first: u32,
-    /// Last id of the range.
-    pub last: u32,
-    /// How long accounting was waited for, in seconds.
-    #[serde(default, skip_serializing_if = "is_default")]
-    pub waited: u64,
-}
 
 impl Unseen {
     const fn new(first: u32, last: u32) -> Self {

@@ -14,7 +14,7 @@ use super::accounting_wait::AccountingWait;
 use super::gaps::{gap_event, keys, names};
 use super::outbox::PreviousRunStates;
 use super::{Collector, Core, TracedObservation};
-use crate::adapters::store::Store;
+use crate::adapters::shards::shard_of;
 use crate::config::Config;
 use crate::domain::{LocalRunKey, Owner, RunState, RunStore, RunUsage};
 use crate::envelope::Cause;
@@ -220,7 +220,7 @@ impl Collector {
             let Some(tracked) = core.run_store.get_mut(run) else {
                 continue;
             };
-            core.dirty.insert(Store::shard_of(tracked));
+            core.dirty.insert(shard_of(tracked));
             tracked.canceller_pending = false;
             if tracked.usage_pending {
                 lost.push(run.clone());
@@ -239,7 +239,7 @@ impl Collector {
             if let Some(tracked) = core.run_store.get_mut(run) {
                 before.insert(run.clone(), Some(tracked.clone()));
                 tracked.usage_pending = false;
-                core.dirty.insert(Store::shard_of(tracked));
+                core.dirty.insert(shard_of(tracked));
             }
         }
         let owner_of = |run: &RunKey| core.owner_then(run).or_else(|| owners.get(run).cloned());
@@ -298,7 +298,7 @@ impl Core {
         let stored = Duration::from_secs(tracked.rare.waited_for_accounting);
         if waited >= stored + WAIT_STORE_INTERVAL {
             tracked.rare.waited_for_accounting = waited.as_secs();
-            self.dirty.insert(Store::shard_of(tracked));
+            self.dirty.insert(shard_of(tracked));
         }
     }
 }

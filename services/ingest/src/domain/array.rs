@@ -8,7 +8,7 @@ use mesh_events::{EventType, RunKey, Slot};
 use slurm_client::ArraySubmission;
 use slurm_types::TaskSet;
 
-use super::derive::{Emitter, Fact};
+use super::fact::{Emitter, Fact};
 use super::observation::Observation;
 use super::run_state::{End, RunState};
 use super::run_store::RunStore;

@@ -3,9 +3,9 @@
 use mesh_events::{EventType, RunKey, Slot};
 use slurm_types::JobBaseState;
 
-use super::derive::{Emitter, FactId};
+use super::decision::{Decision, ObservationContext};
+use super::fact::{Emitter, FactId};
 use super::observation::{Observation, Record};
-use super::observe::{Decision, ObservationContext};
 use super::run_state::{End, RunState};
 use super::run_store::RunStore;
 

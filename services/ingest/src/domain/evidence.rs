@@ -84,6 +84,24 @@ impl Evidence {
     }
 }
 
+impl Observation {
+    /// Completes the controller's record with the end that jobcomp reports.
+    pub fn completed_by(mut self, evidence: &Self, nodes_agree: bool) -> Self {
+        self.base = evidence.base;
+        self.requeued = evidence.requeued;
+        self.ended_by_hook = true;
+        self.end = evidence.end.or(self.end);
+        if evidence.allocated {
+            // The controller's record has no nodes once all of them are free, and a later start after a requeue.
+            self.allocated = true;
+            self.nodes_at_end = nodes_agree;
+            self.start = evidence.start.or(self.start);
+        }
+        payload::complete(&mut self.job, evidence, nodes_agree);
+        self
+    }
+}
+
 /// Whether a hook is `jobcomp/script`, in any spelling.
 fn is_jobcomp(hook: &str) -> bool {
     hook.eq_ignore_ascii_case("jobcomp") || hook.eq_ignore_ascii_case("jobcompscript")

@@ -416,22 +416,6 @@ impl Observation {
             self.job.derived_exit_code = other.job.derived_exit_code;
         }
     }
-
-    /// Completes the controller's record with the end that jobcomp reports.
-    pub fn completed_by(mut self, evidence: &Self, nodes_agree: bool) -> Self {
-        self.base = evidence.base;
-        self.requeued = evidence.requeued;
-        self.ended_by_hook = true;
-        self.end = evidence.end.or(self.end);
-        if evidence.allocated {
-            // The controller's record has no nodes once all of them are free, and a later start after a requeue.
-            self.allocated = true;
-            self.nodes_at_end = nodes_agree;
-            self.start = evidence.start.or(self.start);
-        }
-        payload::complete(&mut self.job, evidence, nodes_agree);
-        self
-    }
 }
 
 /// Returns the event type of an end state.

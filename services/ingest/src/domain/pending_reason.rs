@@ -7,15 +7,10 @@
 use mesh_events::EventType;
 use slurm_types::ReasonClass;
 
-use super::derive::{Emitter, FactId};
+use super::decision::ObservationContext;
+use super::fact::{Emitter, FactId};
 use super::observation::Observation;
-use super::observe::ObservationContext;
-use super::run_state::{Candidate, RunState};
-
-/// Number of changes of class that a run publishes without delay.
-pub(super) const MAX_BURST: i64 = 3;
-/// Minimum seconds between further changes. After such an interval without a change, one more is published without delay.
-pub(super) const MIN_INTERVAL_SECS: i64 = 600;
+use super::run_state::{Candidate, MAX_BURST, MIN_INTERVAL_SECS, RunState};
 
 const HELD: usize = 0;
 const RELEASED: usize = 1;

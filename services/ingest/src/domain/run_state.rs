@@ -13,7 +13,11 @@ pub use self::rare::RareState;
 pub use self::state_names::StateName;
 use super::lookup::StoredLookup;
 use super::observation::{EntityKind, Observation, Record};
-use super::pending_reason;
+
+/// Number of changes of class that a run publishes without delay.
+pub(super) const MAX_BURST: i64 = 3;
+/// Minimum seconds between further changes. After such an interval without a change, one more is published without delay.
+pub(super) const MIN_INTERVAL_SECS: i64 = 600;
 
 /// End of a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -191,9 +195,9 @@ impl RunState {
     /// Whether the class has changed so often lately that further changes are delayed.
     pub fn is_quiet(&self, now: i64) -> bool {
         let ahead = self.quiet_from.saturating_sub(now);
-        ahead > (pending_reason::MAX_BURST - 1) * pending_reason::MIN_INTERVAL_SECS
+        ahead > (MAX_BURST - 1) * MIN_INTERVAL_SECS
             // Further ahead than it can be set: the clock was wrong.
-            && ahead <= pending_reason::MAX_BURST * pending_reason::MIN_INTERVAL_SECS
+            && ahead <= MAX_BURST * MIN_INTERVAL_SECS
     }
 
     /// Returns the tasks that an array's own record still has.

@@ -1,10 +1,9 @@
 //! Changes of a running job: its start and resizes.
 
-use mesh_events::{EventType, RunKey, Slot};
+use mesh_events::{EventType, Slot};
 
-use super::derive::{Emitter, Fact, correct_end};
-use super::observation::{Observation, Record};
-use super::run_state::RunState;
+use super::fact::Emitter;
+use super::observation::Observation;
 
 /// Publishes the start. One whose time no record has is inferred: a run with nodes has started, and where accounting has lost the start, it
 /// was short.
@@ -28,36 +27,6 @@ pub(super) fn start_before(emitter: &mut Emitter<'_>, at: i64) {
         emitter.next.rare.start_is_inferred = true;
         let fact = emitter.recorded(EventType::JobStarted, Slot::Started, Some(at));
         fact.inferred = true;
-    }
-}
-
-/// Corrects an inferred start once accounting's record shows when the run started, or that it never had nodes. The record of the end is
-/// published again, without another correction if it was just corrected.
-pub(super) fn correct_start(
-    run: &RunKey,
-    next: &mut RunState,
-    observation: &Observation,
-    facts: &mut Vec<Fact>,
-) {
-    let never_started = next.never_started_as(observation);
-    let is_known = observation.record == Record::Accounting
-        && observation.end_kind().is_some()
-        && observation.started();
-    if !next.rare.start_is_inferred || !(is_known || never_started) {
-        return;
-    }
-    next.rare.start_is_inferred = false;
-    let at = observation.start.filter(|_| is_known);
-    if next.started == at {
-        return;
-    }
-    next.started = at;
-    if at.is_none() {
-        (next.usage_pending, next.exit_code) = (false, None);
-    }
-    let is_corrected = |fact: &Fact| fact.kind == EventType::JobCorrected;
-    if !facts.iter().any(is_corrected) && next.end_kind().is_some() {
-        correct_end(run, next, observation, facts);
     }
 }
 

@@ -3,7 +3,7 @@
 use mesh_events::{EventType, Slot};
 use slurm_types::JobBaseState;
 
-use super::derive::Emitter;
+use super::fact::Emitter;
 use super::observation::Observation;
 use super::run_state::RunState;
 

@@ -4,8 +4,6 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::getent::Field;
-
 /// Settings; `config/default.toml` explains each.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -63,5 +61,33 @@ impl Config {
             "ingest.identity.comment_key: must not contain = or commas",
         );
         faults
+    }
+}
+
+/// Position of the subject in a passwd entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Field {
+    /// The user name itself.
+    Name,
+    /// The uid.
+    Uid,
+    /// The whole comment field.
+    Gecos,
+    /// Its n-th part, separated by commas, counted from 1.
+    GecosPart(usize),
+}
+
+impl Field {
+    /// Parses the setting.
+    pub fn parse(text: &str) -> Option<Self> {
+        Some(match text {
+            "name" => Self::Name,
+            "uid" => Self::Uid,
+            "gecos" => Self::Gecos,
+            _ => match text.strip_prefix("gecos.")?.parse().ok()? {
+                part @ 1..=5 => Self::GecosPart(part),
+                _ => return None,
+            },
+        })
     }
 }

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use tokio::process::Command;
 
+use super::config::Field;
 use super::{Config, NotKnown, UserIdentity};
 
 /// Name of this source in events.
@@ -24,33 +25,7 @@ const CACHE_TTL: Duration = Duration::from_secs(24 * 60 * 60);
 /// Exit status of getent if the database has no such user.
 const NO_SUCH_USER: i32 = 2;
 
-/// Position of the subject in a passwd entry.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Field {
-    /// The user name itself.
-    Name,
-    /// The uid.
-    Uid,
-    /// The whole comment field.
-    Gecos,
-    /// Its n-th part, separated by commas, counted from 1.
-    GecosPart(usize),
-}
-
 impl Field {
-    /// Parses the setting.
-    pub fn parse(text: &str) -> Option<Self> {
-        Some(match text {
-            "name" => Self::Name,
-            "uid" => Self::Uid,
-            "gecos" => Self::Gecos,
-            _ => match text.strip_prefix("gecos.")?.parse().ok()? {
-                part @ 1..=5 => Self::GecosPart(part),
-                _ => return None,
-            },
-        })
-    }
-
     /// Returns the subject in a passwd entry; `None` if the entry belongs to another user, or has no subject.
     fn subject<'a>(self, entry: &'a str, user: &str) -> Option<&'a str> {
         let fields: Vec<&str> = entry.split(':').collect();

@@ -5,9 +5,7 @@
 //! arrives in a minute for a user is limited as well, because a forger can claim any minute, and old times are refused.
 //! The event id is derived from the doorbell's id, so a doorbell that is delivered twice is published twice with the same id.
 
-use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use chrono::{DateTime, TimeDelta, Utc};
 use mesh_bus::{Bus, Disposition};
@@ -27,11 +25,6 @@ use crate::metrics;
 pub const HOOK_NAME: &str = "Pam";
 /// Longest name of a user or host, and of the other fields.
 const MAX_NAME_BYTES: usize = 256;
-/// Maximum number of users with login events per minute. Further users wait.
-const MAX_LOGINS_PER_MINUTE: usize = 10_000;
-const MINUTE: Duration = Duration::from_secs(60);
-/// Number of minutes whose logins may arrive at once, for each user: as many as an hour without NATS leaves in the spool.
-const MAX_MINUTES_AT_ONCE: u32 = 60;
 /// Maximum lead of another host's clock.
 const MAX_CLOCK_SKEW: TimeDelta = TimeDelta::seconds(60);
 /// Maximum age of a login: events stay on the bus as long.
@@ -160,102 +153,9 @@ pub(super) fn check_time(called: DateTime<Utc>, now: DateTime<Utc>) -> Result<()
     Ok(())
 }
 
-/// Verdict on a login, or on a report of a step.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum LoginVerdict {
-    Publish,
-    /// Its user logs in too often.
-    Drop,
-    /// Too many users log in; retry later.
-    Postponed,
-}
-
-/// Number of logins that arrived in this minute.
-pub(super) struct LoginLimiter {
-    per_minute: u32,
-    began: Option<Instant>,
-    /// By user and minute of the login.
-    used: HashMap<(String, i64), u32>,
-    /// Those within that limit, by user.
-    arrived: HashMap<String, u32>,
-}
-
-impl LoginLimiter {
-    pub(super) fn new(per_minute: u32) -> Self {
-        Self {
-            per_minute,
-            began: None,
-            used: HashMap::new(),
-            arrived: HashMap::new(),
-        }
-    }
-
-    pub(super) fn take(&mut self, user: &str, minute: i64, now: Instant) -> LoginVerdict {
-        if self
-            .began
-            .is_none_or(|began| now.saturating_duration_since(began) >= MINUTE)
-        {
-            self.began = Some(now);
-            self.used.clear();
-            self.arrived.clear();
-        }
-        let key = (user.to_owned(), minute);
-        if self.used.len() >= MAX_LOGINS_PER_MINUTE && !self.used.contains_key(&key) {
-            return LoginVerdict::Postponed;
-        }
-        let used = self.used.entry(key).or_default();
-        *used = used.saturating_add(1);
-        if *used > self.per_minute {
-            return LoginVerdict::Drop;
-        }
-        let arrived = self.arrived.entry(user.to_owned()).or_default();
-        *arrived = arrived.saturating_add(1);
-        match *arrived <= self.per_minute.saturating_mul(MAX_MINUTES_AT_ONCE) {
-            true => LoginVerdict::Publish,
-            false => LoginVerdict::Drop,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn one_users_flood_limits_no_other_user() {
-        let (mut budget, now) = (LoginLimiter::new(2), Instant::now());
-        let taken: Vec<LoginVerdict> = (0..3).map(|_| budget.take("alice", 7, now)).collect();
-        assert_eq!(
-            taken,
-            [
-                LoginVerdict::Publish,
-                LoginVerdict::Publish,
-                LoginVerdict::Drop
-            ]
-        );
-        assert_eq!(budget.take("bob", 7, now), LoginVerdict::Publish);
-        assert_eq!(budget.take("alice", 7, now + MINUTE), LoginVerdict::Publish);
-    }
-
-    #[test]
-    fn an_hour_of_logins_that_arrive_at_once_is_published() {
-        let (mut budget, now) = (LoginLimiter::new(1), Instant::now());
-        assert!((0..60).all(|minute| budget.take("svc", minute, now) == LoginVerdict::Publish));
-    }
-
-    #[test]
-    fn claimed_minutes_do_not_multiply_what_is_published() {
-        let (mut budget, now) = (LoginLimiter::new(2), Instant::now());
-        let published = (0..5_000)
-            .filter(|n| budget.take("alice", n / 2, now) == LoginVerdict::Publish)
-            .count();
-        assert_eq!(published, 2 * 60);
-        assert_eq!(budget.take("bob", 7, now), LoginVerdict::Publish);
-        assert_eq!(
-            budget.take("alice", 2_600, now + MINUTE),
-            LoginVerdict::Publish
-        );
-    }
 
     #[test]
     fn a_login_of_any_time_is_not_believed() {
@@ -263,13 +163,5 @@ mod tests {
         let is_believed = |age: TimeDelta| check_time(now - age, now).is_ok();
         assert!(is_believed(TimeDelta::days(13)) && is_believed(TimeDelta::seconds(-50)));
         assert!(!is_believed(TimeDelta::days(15)) && !is_believed(TimeDelta::seconds(-70)));
-    }
-
-    #[test]
-    fn invented_users_are_bounded_together() {
-        let (mut budget, now) = (LoginLimiter::new(1), Instant::now());
-        let emitted = (0..MAX_LOGINS_PER_MINUTE)
-            .all(|n| budget.take(&n.to_string(), 7, now) == LoginVerdict::Publish);
-        assert!(emitted && budget.take("one more", 7, now) == LoginVerdict::Postponed);
     }
 }

@@ -14,7 +14,8 @@ use tokio::time::Instant;
 
 use super::request::{Answer, FailurePause};
 use super::{CatchUp, LOOKUP_INTERVAL};
-use crate::collector::{TracedObservation, Unseen};
+use crate::adapters::meta::Unseen;
+use crate::collector::TracedObservation;
 use crate::domain::{Owner, fold, provisional};
 use crate::envelope::Cause;
 use crate::job_queries::JobQueries;

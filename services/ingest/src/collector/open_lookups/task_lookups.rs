@@ -6,8 +6,8 @@ use std::time::Duration;
 use mesh_events::RunKey;
 use slurm_types::TaskSet;
 
-use super::{OpenLookup, is_news, pack};
-use crate::adapters::store::Store;
+use super::{OpenLookup, is_news};
+use crate::adapters::shards::{pack, shard_of};
 use crate::collector::Core;
 use crate::domain::{Owner, StoredLookup};
 
@@ -126,7 +126,7 @@ impl Core {
         };
         let Some(stored) = stored else {
             if tracked.lookup.take().is_some() {
-                self.dirty.insert(Store::shard_of(tracked));
+                self.dirty.insert(shard_of(tracked));
             }
             return;
         };
@@ -142,7 +142,7 @@ impl Core {
                 owner,
                 ..stored
             }));
-            self.dirty.insert(Store::shard_of(tracked));
+            self.dirty.insert(shard_of(tracked));
         }
     }
 }

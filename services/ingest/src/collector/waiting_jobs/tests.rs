@@ -13,7 +13,9 @@ use slurm_types::{JobId, JobState, UnixTime};
 use tokio_util::sync::CancellationToken;
 
 use super::*;
-use crate::collector::{Collector, FollowUpLookups};
+use crate::collector::{FollowUpLookups, TracedObservation};
+use crate::domain::StoredLookup;
+use crate::envelope::Cause;
 use crate::identity::IdentityResolver;
 
 fn deferred(job_id: u32, task: Option<u32>, cause: Cause) -> (RunKey, DeferredObservation) {

@@ -6,7 +6,7 @@ use slurm_types::Reason;
 
 use super::observation::{apply, step};
 use crate::domain::RunStore;
-use crate::domain::pending_reason::{MAX_BURST, MIN_INTERVAL_SECS};
+use crate::domain::run_state::{MAX_BURST, MIN_INTERVAL_SECS};
 
 /// Reasons of different classes.
 const REASONS: [&str; 4] = [

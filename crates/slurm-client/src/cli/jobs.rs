@@ -15,8 +15,6 @@ use crate::parse::{self, FreeTexts, ParsedJobs, Separator, Texts, free_text, lon
 use crate::spill::Text;
 use crate::{Error, JobLookup, JobPages, JobRecord, metrics};
 
-/// Upper limit of jobs that are looked up one by one, however long the queue is; more are read from a list of every job.
-const MAX_SINGLE_LOOKUPS: usize = 16;
 /// One more individual lookup for each this many jobs of the queue: one `scontrol show job` costs about 10 ms, `scontrol show jobs` of
 /// 10,000 jobs 400 ms (22.05).
 const JOBS_PER_LOOKUP: usize = 250;
@@ -24,7 +22,7 @@ impl Cli {
     /// Full records of these jobs. An array's id gives its remainder and every task in memory, a heterogeneous leader's its components.
     pub(crate) async fn jobs(&self, ids: &[JobId]) -> Result<JobLookup, Error> {
         // Absence from a list proves less than a lookup, so a few missing jobs are looked up by id.
-        self.jobs_with_retry(ids, MAX_SINGLE_LOOKUPS).await
+        self.jobs_with_retry(ids, JobLookup::MAX_SINGLE).await
     }
 
     /// As [`Self::jobs`], but jobs missing from a list are only returned as unlisted.
@@ -82,7 +80,7 @@ impl Cli {
         };
         let (stored, mut rest) = in_background(store).await?;
         let mut answer = JobLookup::default();
-        for id in rest.split_off(rest.len().min(MAX_SINGLE_LOOKUPS)) {
+        for id in rest.split_off(rest.len().min(JobLookup::MAX_SINGLE)) {
             if let Some(problem) = stored.problem(id) {
                 answer.unclear.push((id, problem.to_owned()));
             }
@@ -116,7 +114,7 @@ impl Cli {
     /// Limit of jobs that are looked up one by one.
     fn max_single_lookups(&self) -> usize {
         let queue = self.queue.load(Ordering::Relaxed);
-        (1 + queue / JOBS_PER_LOOKUP).min(MAX_SINGLE_LOOKUPS)
+        (1 + queue / JOBS_PER_LOOKUP).min(JobLookup::MAX_SINGLE)
     }
 
     async fn show_each_job(&self, ids: &BTreeSet<JobId>) -> Result<Vec<(JobId, Output)>, Error> {

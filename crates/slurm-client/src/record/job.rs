@@ -63,6 +63,9 @@ pub struct JobLookup {
 }
 
 impl JobLookup {
+    /// Number of jobs that are looked up individually although a list of all jobs lacks them, however long the queue is.
+    pub const MAX_SINGLE: usize = 16;
+
     /// Makes the unlisted ids unclear if a job that the list lacks (`absent`) was found by its id: the list was cut, although its status was 0.
     pub fn check_list(&mut self, absent: &BTreeSet<JobId>) {
         let is_absent = |record: &JobRecord| record.request_ids().any(|id| absent.contains(&id));

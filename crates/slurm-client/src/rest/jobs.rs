@@ -13,8 +13,6 @@ use crate::{
     parse::{ParsedJobs, Rejected},
 };
 
-/// Up to this many jobs are always looked up one by one.
-const MAX_SINGLE_LOOKUPS: usize = 16;
 /// A job in the list costs 0.4 to 0.8 ms, a single lookup 2 to 5 ms (22.05, 26.05).
 const LISTED_JOBS_PER_LOOKUP: usize = 8;
 /// Jobs of a list received per second.
@@ -25,7 +23,7 @@ const LISTED_JOBS_PER_SECOND: usize = 1_600;
 fn max_single_lookups(queue: usize, per_second: NonZeroU32) -> usize {
     let cheaper = queue / LISTED_JOBS_PER_LOOKUP;
     let sooner = queue.saturating_mul(per_second.get() as usize) / LISTED_JOBS_PER_SECOND;
-    MAX_SINGLE_LOOKUPS.max(cheaper.min(sooner))
+    JobLookup::MAX_SINGLE.max(cheaper.min(sooner))
 }
 
 impl Rest {
@@ -42,7 +40,7 @@ impl Rest {
                     .ok_or_else(|| nothing(JOBS))?;
                 self.check_age(JOBS, before, &envelope)?;
                 let text = text(records, &self.drifts);
-                sort_into(&mut answer, order, text, MAX_SINGLE_LOOKUPS)
+                sort_into(&mut answer, order, text, JobLookup::MAX_SINGLE)
             } else {
                 (ids.into_iter().collect(), BTreeSet::new())
             };

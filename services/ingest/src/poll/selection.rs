@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 
 use mesh_events::RunKey;
-use slurm_client::{ArrayTasks, QueueListing, QueueRow};
+use slurm_client::{ArrayTasks, JobLookup, QueueListing, QueueRow};
 use slurm_types::{JobBaseState, JobId, Reason, ReasonClass};
 
 use crate::collector::MAX_CLOCK_SKEW_SECS;
@@ -165,13 +165,10 @@ impl Rotation {
     }
 }
 
-/// Number of jobs that the client reads by id although a list of all jobs lacks them.
-const MAX_READ_BY_ID: usize = 16;
-
 /// Puts some of the jobs whose wait is over first, so that they are read by id before their absence is concluded. They are spread over all of
 /// these jobs: an answer that was cut lacks neighbours.
 pub(super) fn due_first(order: &[JobId], due: &BTreeSet<JobId>) -> Vec<JobId> {
-    let step = due.len().div_ceil(MAX_READ_BY_ID).max(1);
+    let step = due.len().div_ceil(JobLookup::MAX_SINGLE).max(1);
     let first: BTreeSet<JobId> = due.iter().copied().step_by(step).collect();
     let others = order.iter().copied().filter(|id| !first.contains(id));
     first.iter().copied().chain(others).collect()

@@ -19,7 +19,6 @@ mod classify;
 mod document;
 mod error;
 mod fields;
-mod key;
 mod lookup;
 mod owner;
 mod policy;
@@ -29,10 +28,11 @@ mod status;
 mod submission;
 mod submitter;
 
+pub use slurm_types::SubmitKey;
+
 pub use action::{Acted, Action, JobUpdate};
 pub use error::{FieldError, SubmitError};
 pub use fields::JobFields;
-pub use key::{ParseKeyError, SubmitKey};
 pub use status::{ArrayRecord, Confirmation, FoundJob, JobStatus};
 pub use submission::Submission;
 pub use submitter::{Config, Submitter};

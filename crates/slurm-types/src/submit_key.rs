@@ -1,4 +1,4 @@
-//! The key of a submission.
+//! The key of a submission. The workflow-trigger puts it into the job's comment, ingest reads it there.
 
 use std::fmt;
 use std::str::FromStr;
@@ -49,7 +49,7 @@ impl SubmitKey {
     }
 
     /// The comment of a job: the key, then the user's own text.
-    pub(crate) fn comment(&self, own: Option<&str>) -> String {
+    pub fn comment(&self, own: Option<&str>) -> String {
         match own {
             Some(own) => format!("{self} {own}"),
             None => self.0.clone(),

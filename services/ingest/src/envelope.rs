@@ -6,6 +6,7 @@ use mesh_events::proto::mesh::event::v1::{
 };
 use mesh_events::proto::mesh::job::v1::{Continuation, Job, JobEvent};
 use mesh_events::{EventId, EventType, SCHEMA_VERSION, Slot, timestamp};
+use slurm_types::SubmitKey;
 
 use crate::domain::{self, Canceller, Fact, FactId, Observation, payload};
 use crate::identity::IdentityResolver;
@@ -111,6 +112,7 @@ impl EventContext<'_> {
             .as_ref()
             .map(|continues| EventId::recorded(&continues.run, Slot::End).to_string());
         let event_ids: Vec<String> = correlated.into_iter().chain(corrects.clone()).collect();
+        let entities = trigger_run(fact.kind, &job);
         Event {
             id: fact.event_id().to_string(),
             id_source: fact.id_source(),
@@ -127,9 +129,9 @@ impl EventContext<'_> {
             }
             .into(),
             late: (self.now - occurred).num_seconds() > late_after,
-            correlation: (!event_ids.is_empty()).then(|| Correlation {
+            correlation: (!event_ids.is_empty() || !entities.is_empty()).then_some(Correlation {
                 event_ids,
-                entities: Vec::new(),
+                entities,
             }),
             owner: Some(self.owner(owner)),
             actor: self.actor(fact, cancelled_by, &job, owner),
@@ -246,6 +248,13 @@ pub fn other_run(fact: &Fact, observation: &Observation) -> Job {
     job
 }
 
+/// The run of a trigger that submitted the job, by the key in its comment. The comment is the owner's text: the run itself names its job.
+fn trigger_run(kind: EventType, job: &Job) -> Vec<String> {
+    let key = (kind == EventType::JobSubmitted).then(|| SubmitKey::in_comment(&job.comment));
+    let entity = key.flatten().map(|key| format!("trigger/{key}"));
+    entity.into_iter().collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -286,6 +295,26 @@ mod tests {
         assert_eq!(actor(Some(Canceller::Uid(7))), is(ActorKind::User, "alice"));
         assert_eq!(actor(named("carol")), is(ActorKind::Coordinator, "carol"));
         assert_eq!(actor(named("bob")), is(ActorKind::Admin, "bob"));
+    }
+
+    #[test]
+    fn a_submission_names_the_run_of_the_trigger_that_its_comment_begins_with() {
+        let identities = IdentityResolver::new(None, &Config::default());
+        let context = context(&identities, false);
+        let key = SubmitKey::new("alice/align", 1, "event", 0);
+        let entities = |kind, comment: String| {
+            let job = Job {
+                comment,
+                ..Job::default()
+            };
+            let event = context.build(&Fact::sample(kind), None, job, &domain::Owner::default());
+            event.correlation.unwrap_or_default().entities
+        };
+        let named = vec![format!("trigger/{key}")];
+        let submitted = EventType::JobSubmitted;
+        assert_eq!(entities(submitted, format!("{key} of mine")), named);
+        assert!(entities(submitted, format!("of mine {key}")).is_empty());
+        assert!(entities(EventType::JobStarted, key.to_string()).is_empty());
     }
 
     #[test]

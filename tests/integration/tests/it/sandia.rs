@@ -199,6 +199,17 @@ async fn an_object_becomes_a_picture_once_although_the_mesh_is_killed_and_the_st
         let ids = announced[0]["ids"].as_array().unwrap();
         assert_eq!((ids.len(), &ids[0]), (2, &ids[1]));
     }
+    // The event of each job names the run that submitted it.
+    let runs = flow.runs(&format!("root={object}")).await;
+    for rule in ["alice/simulate", "alice/plot"] {
+        let run = runs.iter().find(|run| run["rule"] == rule).unwrap();
+        let path = format!("/v1/events?type=job.submitted&job={}", run["job_id"]);
+        let answer = flow.mesh.get_patiently(&path).await.unwrap();
+        let entry = &answer.json()["entries"][0]["event"];
+        let named = format!("trigger/{}", run["key"].as_str().unwrap());
+        let entities = &entry["correlation"]["entities"];
+        assert_eq!(*entities, serde_json::json!([named]), "{}", answer.body);
+    }
     flow.mesh.verify().await.unwrap();
 }
 

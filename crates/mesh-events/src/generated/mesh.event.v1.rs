@@ -102,7 +102,8 @@ pub struct Correlation {
     /// Ids of the events that this one was derived from or continues.
     #[prost(string, repeated, tag = "1")]
     pub event_ids: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// Keys of the entities that caused it, e.g. the failed node or the preempting job.
+    /// Keys of the entities that caused it, e.g. the failed node or the preempting job. Of `job.submitted`: `trigger/KEY`, if the job's comment
+    /// begins with the key of a trigger's run.
     #[prost(string, repeated, tag = "2")]
     pub entities: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }

@@ -180,7 +180,11 @@ fn figure(part: &str, line: &str) -> Option<(&'static str, i64)> {
         .and_then(UnixTime::parse);
     let value = match at {
         Some(at) => at.as_secs(),
-        None => leading(line.rsplit_once(':')?.1)?,
+        None => match line.rsplit_once(':')?.1.trim() {
+            // There was no cycle yet (22.05 to 26.05). slurmctld's own page has 0 then.
+            "N/A" => 0,
+            number => leading(number)?,
+        },
     };
     Some((name, value))
 }

@@ -410,6 +410,13 @@ fn every_line_of_sdiag_is_read(version: &str, text: &str) {
         .iter()
         .find(|calls| calls.name == "root");
     assert!(root.unwrap().count > 0);
+    // Before the first cycle.
+    let time = stats.figures["bf_when_last_cycle"];
+    let at = text.lines().find(|line| line.contains("Last cycle when"));
+    let never = text.replace(at.unwrap(), "\tLast cycle when: N/A");
+    let never = statistics(&never).unwrap();
+    assert!(time > 0);
+    assert_eq!(never.figures["bf_when_last_cycle"], 0, "{version}");
 }
 
 #[test]

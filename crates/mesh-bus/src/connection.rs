@@ -11,7 +11,7 @@ use mesh_events::catalogue;
 use tokio::sync::{Mutex, Semaphore};
 use tokio_util::sync::CancellationToken;
 
-use crate::removals::look::Removals;
+use crate::removals::snapshot::Removals;
 use crate::repair::plan::Consumers;
 use crate::state::former::FormerStates;
 use crate::status::Status;

@@ -2,14 +2,14 @@
 //!
 //! NATS moves a consumer behind what was purged, as if it had read it. So each comparison needs what the one before it saw.
 
-pub(crate) mod look;
+pub(crate) mod snapshot;
 
 use async_nats::jetstream::consumer::Info;
 use async_nats::jetstream::stream::{self, RetentionPolicy};
 use futures_util::TryStreamExt as _;
 use mesh_events::catalogue::STREAMS;
 
-use self::look::{Backlog, StreamLook, is_young, keeps_its_messages, lacks_the_last};
+use self::snapshot::{Backlog, StreamSnapshot, is_young, keeps_its_messages, lacks_the_last};
 use crate::{BoxError, Bus, Error, metrics};
 
 impl Bus {
@@ -40,15 +40,15 @@ impl Bus {
             return false;
         };
         let found = found.cached_info();
-        let look = StreamLook::new(found);
+        let snapshot = StreamSnapshot::new(found);
         keeps_its_messages(&found.config)
-            && look.is_empty()
-            && look.last_sequence > 0
-            && is_young(look.last_stored, &found.config)
-            && lacks_the_last(info, &look)
+            && snapshot.is_empty()
+            && snapshot.last_sequence > 0
+            && is_young(snapshot.last_stored, &found.config)
+            && lacks_the_last(info, &snapshot)
     }
 
-    /// Compares every stream with the last look at it, and the consumers of those whose messages are removed once they are handled. For
+    /// Compares every stream with its last snapshot, and the consumers of those whose messages are removed once they are handled. For
     /// connections that may provision.
     ///
     /// # Errors
@@ -74,8 +74,8 @@ impl Bus {
         if !keeps_its_messages(config) {
             return Ok(());
         }
-        let now = StreamLook::new(found.cached_info());
-        let before = now.earlier(self.removals.last_look(name));
+        let now = StreamSnapshot::new(found.cached_info());
+        let before = now.earlier(self.removals.last_snapshot(name));
         if let Some(sequence) =
             now.removed_before(before.as_ref(), |stored| is_young(stored, config))
         {
@@ -96,7 +96,7 @@ impl Bus {
                 );
             }
         }
-        self.removals.note_look(name, now);
+        self.removals.note_snapshot(name, now);
         Ok(())
     }
 

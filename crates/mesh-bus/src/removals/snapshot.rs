@@ -20,14 +20,14 @@ pub(crate) struct Removals(Mutex<Seen>);
 
 #[derive(Default)]
 struct Seen {
-    streams: HashMap<String, StreamLook>,
+    streams: HashMap<String, StreamSnapshot>,
     /// By stream and name.
     consumers: HashMap<(String, String), Backlog>,
 }
 
 /// A stream that keeps its messages for a time.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct StreamLook {
+pub(super) struct StreamSnapshot {
     created: OffsetDateTime,
     first_sequence: u64,
     first_stored: OffsetDateTime,
@@ -51,11 +51,11 @@ impl Removals {
         self.lock().consumers.insert(key, now)
     }
 
-    pub(super) fn last_look(&self, stream: &str) -> Option<StreamLook> {
+    pub(super) fn last_snapshot(&self, stream: &str) -> Option<StreamSnapshot> {
         self.lock().streams.get(stream).copied()
     }
 
-    pub(super) fn note_look(&self, stream: &str, now: StreamLook) {
+    pub(super) fn note_snapshot(&self, stream: &str, now: StreamSnapshot) {
         self.lock().streams.insert(stream.to_owned(), now);
     }
 
@@ -64,7 +64,7 @@ impl Removals {
     }
 }
 
-impl StreamLook {
+impl StreamSnapshot {
     pub(super) fn new(info: &stream::Info) -> Self {
         Self {
             created: info.created,
@@ -79,7 +79,7 @@ impl StreamLook {
         self.first_sequence > self.last_sequence
     }
 
-    /// The look of before, if it was at the stream that exists now.
+    /// The snapshot of before, if it was of the stream that exists now.
     pub(super) fn earlier(&self, before: Option<Self>) -> Option<Self> {
         before.filter(|before| before.created == self.created)
     }
@@ -143,7 +143,7 @@ pub(super) fn is_young(stored: OffsetDateTime, config: &stream::Config) -> bool 
 }
 
 /// Whether a consumer of the whole stream, which has nothing left, never got the last message. Of one with filters that is unknown.
-pub(super) fn lacks_the_last(info: &Info, stream: &StreamLook) -> bool {
+pub(super) fn lacks_the_last(info: &Info, stream: &StreamSnapshot) -> bool {
     if !filters(&info.config).is_empty() {
         return false;
     }
@@ -166,8 +166,8 @@ mod tests {
     }
 
     /// A stream with messages of these sequences and times.
-    fn look(first: (u64, i64), last: (u64, i64)) -> StreamLook {
-        StreamLook {
+    fn snapshot(first: (u64, i64), last: (u64, i64)) -> StreamSnapshot {
+        StreamSnapshot {
             created: at(0),
             first_sequence: first.0,
             first_stored: at(first.1),
@@ -179,49 +179,49 @@ mod tests {
     #[test]
     fn what_expires_is_no_purge() {
         // Messages stored after second 100 are young.
-        let removed = |before: Option<StreamLook>, now: StreamLook| {
+        let removed = |before: Option<StreamSnapshot>, now: StreamSnapshot| {
             now.removed_before(now.earlier(before).as_ref(), |stored| stored > at(100))
         };
-        let empty_before = look((8, 0), (7, 50));
-        let purged = look((8, 0), (7, 150));
+        let empty_before = snapshot((8, 0), (7, 50));
+        let purged = snapshot((8, 0), (7, 150));
         for (name, before, now, expected) in [
-            ("nothing", None, look((1, 0), (0, 0)), None),
+            ("nothing", None, snapshot((1, 0), (0, 0)), None),
             ("all expired", None, empty_before, None),
             ("purged before", None, purged, Some(8)),
             ("still empty", Some(purged), purged, None),
-            ("new ones", Some(purged), look((8, 160), (9, 170)), None),
+            ("new ones", Some(purged), snapshot((8, 160), (9, 170)), None),
             (
                 "first expired",
-                Some(look((1, 50), (7, 150))),
-                look((5, 120), (7, 150)),
+                Some(snapshot((1, 50), (7, 150))),
+                snapshot((5, 120), (7, 150)),
                 None,
             ),
             (
                 "first purged",
-                Some(look((1, 120), (7, 150))),
-                look((5, 130), (7, 150)),
+                Some(snapshot((1, 120), (7, 150))),
+                snapshot((5, 130), (7, 150)),
                 Some(5),
             ),
             (
                 "last purged",
-                Some(look((1, 50), (7, 150))),
-                look((9, 160), (9, 160)),
+                Some(snapshot((1, 50), (7, 150))),
+                snapshot((9, 160), (9, 160)),
                 Some(9),
             ),
             (
                 "came and went",
                 Some(empty_before),
-                look((9, 0), (8, 160)),
+                snapshot((9, 0), (8, 160)),
                 Some(9),
             ),
         ] {
             assert_eq!(removed(before, now), expected, "{name}");
         }
-        let other = StreamLook {
+        let other = StreamSnapshot {
             created: at(5),
-            ..look((1, 120), (7, 150))
+            ..snapshot((1, 120), (7, 150))
         };
-        assert_eq!(removed(Some(other), look((5, 130), (7, 150))), None);
+        assert_eq!(removed(Some(other), snapshot((5, 130), (7, 150))), None);
     }
 
     #[test]

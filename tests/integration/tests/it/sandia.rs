@@ -205,9 +205,9 @@ async fn an_object_becomes_a_picture_once_although_the_mesh_is_killed_and_the_st
         let run = runs.iter().find(|run| run["rule"] == rule).unwrap();
         let path = format!("/v1/events?type=job.submitted&job={}", run["job_id"]);
         let answer = flow.mesh.get_patiently(&path).await.unwrap();
-        let entry = &answer.json()["entries"][0]["event"];
+        let event = &answer.json()["entries"][0]["event"]["data"];
         let named = format!("trigger/{}", run["key"].as_str().unwrap());
-        let entities = &entry["correlation"]["entities"];
+        let entities = &event["correlation"]["entities"];
         assert_eq!(*entities, serde_json::json!([named]), "{}", answer.body);
     }
     flow.mesh.verify().await.unwrap();

@@ -37,6 +37,9 @@ mod submissions;
 mod triggers;
 mod webhook;
 
+use std::path::PathBuf;
+
+use anyhow::{Context as _, ensure};
 use clap::{Parser, ValueEnum};
 
 use report::{Report, Section};
@@ -44,9 +47,9 @@ use report::{Report, Section};
 #[derive(Parser)]
 #[command(about = "Runs the benchmarks, and prints ratios to the raw limits of the same run")]
 pub(crate) struct Arguments {
-    /// Print JSON instead of a table.
-    #[arg(long)]
-    json: bool,
+    /// Also write the results as JSON [default file: benches/results/<today>.json].
+    #[arg(long, value_name = "FILE")]
+    json: Option<Option<PathBuf>>,
     /// Run only this benchmark; repeatable.
     #[arg(long, value_enum)]
     only: Vec<Part>,
@@ -134,85 +137,87 @@ fn main() -> anyhow::Result<()> {
     if let (Some(work), Some(url)) = (arguments.alone, &arguments.ledger) {
         return runtime.block_on(ledger::verify::alone(work, url));
     }
-    let report = runtime.block_on(measure(&arguments))?;
-    println!(
-        "{}",
-        if arguments.json {
-            report.json()?
-        } else {
-            report.table()
-        }
-    );
+    let mut report = Report::new()?;
+    let failed = runtime.block_on(measure(&arguments, &mut report));
+    println!("{}", report.table());
+    if let Some(file) = &arguments.json {
+        let file = file.clone().unwrap_or_else(|| report.default_file());
+        report
+            .write(&file)
+            .with_context(|| format!("write {}", file.display()))?;
+        println!("written: {}", file.display());
+    }
+    ensure!(failed.is_empty(), "failed: {}", failed.join(", "));
     Ok(())
 }
 
-async fn measure(arguments: &Arguments) -> anyhow::Result<Report> {
-    let selected = |part| arguments.only.is_empty() || arguments.only.contains(&part);
-    let mut report = Report::new()?;
-    let mut add = |section: Section| {
-        eprintln_progress(section.title);
-        report.sections.push(section);
-    };
-    if selected(Part::Hook) {
-        add(hook::measure(arguments).await?);
+/// Adds the sections to the report and returns the names of the benchmarks that failed: the others are still measured.
+async fn measure(arguments: &Arguments, report: &mut Report) -> Vec<String> {
+    let mut failed = Vec::new();
+    for part in Part::value_variants() {
+        if !arguments.selects(*part) {
+            continue;
+        }
+        match part.measure(arguments).await {
+            Ok(sections) => {
+                for section in sections {
+                    eprintln_progress(&format!("measured: {}", section.title));
+                    report.sections.push(section);
+                }
+            }
+            Err(error) => {
+                let name = part
+                    .to_possible_value()
+                    .map(|value| value.get_name().to_owned());
+                let name = name.unwrap_or_default();
+                eprintln_progress(&format!("{name} failed: {error:?}"));
+                failed.push(name);
+            }
+        }
     }
-    if selected(Part::Webhook) {
-        add(webhook::measure(arguments).await?);
+    failed
+}
+
+impl Arguments {
+    /// `verify` is the first step of `history`, so it is measured alone only if it is asked for alone.
+    fn selects(&self, part: Part) -> bool {
+        match part {
+            Part::Verify => {
+                self.only.contains(&Part::Verify) && !self.only.contains(&Part::History)
+            }
+            _ => self.only.is_empty() || self.only.contains(&part),
+        }
     }
-    if selected(Part::WebhookRate) {
-        add(webhook::rate::measure(arguments).await?);
+}
+
+impl Part {
+    async fn measure(self, arguments: &Arguments) -> anyhow::Result<Vec<Section>> {
+        let section = match self {
+            Self::Hook => hook::measure(arguments).await?,
+            Self::Webhook => webhook::measure(arguments).await?,
+            Self::WebhookRate => webhook::rate::measure(arguments).await?,
+            Self::WebhookTrouble => webhook::trouble::measure(arguments).await?,
+            Self::WebhookEndpoints => webhook::endpoints::measure(arguments).await?,
+            Self::Memory => memory::measure(arguments).await?,
+            Self::Publish => publish::measure(arguments).await?,
+            Self::Ledger => return ledger::measure(arguments).await,
+            Self::Verify => return ledger::past::measure(arguments, false).await,
+            Self::History => return ledger::past::measure(arguments, true).await,
+            Self::Queue => queue::measure(arguments).await?,
+            Self::CatchUp => catch_up::measure(arguments).await?,
+            Self::Controller => controller::measure(arguments).await?,
+            Self::Pollers => pollers::measure(arguments).await?,
+            Self::Triggers => triggers::measure(arguments).await?,
+            Self::Submissions => submissions::measure(arguments).await?,
+        };
+        Ok(vec![section])
     }
-    if selected(Part::WebhookTrouble) {
-        add(webhook::trouble::measure(arguments).await?);
-    }
-    if selected(Part::WebhookEndpoints) {
-        add(webhook::endpoints::measure(arguments).await?);
-    }
-    if selected(Part::Memory) {
-        add(memory::measure(arguments).await?);
-    }
-    if selected(Part::Publish) {
-        add(publish::measure(arguments).await?);
-    }
-    if selected(Part::Ledger) {
-        ledger::measure(arguments)
-            .await?
-            .into_iter()
-            .for_each(&mut add);
-    }
-    // A verification is part of the history.
-    let history = selected(Part::History);
-    if history || selected(Part::Verify) {
-        ledger::past::measure(arguments, history)
-            .await?
-            .into_iter()
-            .for_each(&mut add);
-    }
-    if selected(Part::Queue) {
-        add(queue::measure(arguments).await?);
-    }
-    if selected(Part::CatchUp) {
-        add(catch_up::measure(arguments).await?);
-    }
-    if selected(Part::Controller) {
-        add(controller::measure(arguments).await?);
-    }
-    if selected(Part::Pollers) {
-        add(pollers::measure(arguments).await?);
-    }
-    if selected(Part::Triggers) {
-        add(triggers::measure(arguments).await?);
-    }
-    if selected(Part::Submissions) {
-        add(submissions::measure(arguments).await?);
-    }
-    Ok(report)
 }
 
 #[allow(
     clippy::print_stderr,
     reason = "progress, besides the report on standard output"
 )]
-fn eprintln_progress(title: &str) {
-    eprintln!("measured: {title}");
+fn eprintln_progress(text: &str) {
+    eprintln!("{text}");
 }

@@ -1,7 +1,9 @@
 //! The results as a table and as JSON.
 
 use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
 
+use chrono::{NaiveDate, Utc};
 use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
 use comfy_table::{CellAlignment, Table, TableComponent};
 use serde::Serialize;
@@ -18,6 +20,7 @@ pub struct Report {
 /// The machine. Results of different machines are not comparable.
 #[derive(Serialize)]
 struct Machine {
+    date: NaiveDate,
     cpus: usize,
     cpu: String,
     kernel: String,
@@ -133,6 +136,7 @@ impl Report {
             })
             .unwrap_or_else(|| "unknown".to_owned());
         let machine = Machine {
+            date: Utc::now().date_naive(),
             cpus: std::thread::available_parallelism()?.get(),
             cpu,
             kernel: std::fs::read_to_string("/proc/sys/kernel/osrelease")?
@@ -146,12 +150,24 @@ impl Report {
         })
     }
 
-    pub fn json(&self) -> anyhow::Result<String> {
-        Ok(serde_json::to_string_pretty(self)?)
+    /// The file of the day, in the folder of the benchmarks.
+    pub fn default_file(&self) -> PathBuf {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("results");
+        folder.join(format!("{}.json", self.machine.date))
+    }
+
+    pub fn write(&self, file: &Path) -> anyhow::Result<()> {
+        if let Some(folder) = file.parent() {
+            std::fs::create_dir_all(folder)?;
+        }
+        let mut json = serde_json::to_string_pretty(self)?;
+        json.push('\n');
+        Ok(std::fs::write(file, json)?)
     }
 
     pub fn table(&self) -> String {
         let Machine {
+            date: _,
             cpus,
             cpu,
             kernel,

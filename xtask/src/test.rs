@@ -1,15 +1,18 @@
-//! Every test of the workspace, in two lanes side by side.
+//! Every test of the workspace, two programs at a time.
 //!
-//! Tests that start a Slurm wait most of the time: for its next poll, for a job's end, for an answer that is late on purpose. The tests of
-//! the other packages run meanwhile. Within a lane one program runs after the other, so that no two of them start a Slurm at once.
+//! Tests that start a Slurm wait most of the time: for its next poll, for a job's end, for an answer that is late on purpose. So one lane
+//! begins with them and the other one with the rest, and both end when all programs have run.
 
+use std::collections::VecDeque;
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
-use std::process::{Command, Stdio};
-use std::time::Instant;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use rustix::fs::statvfs;
+use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 
 use crate::compat;
 use crate::programs::{self, Program};
@@ -35,9 +38,10 @@ pub fn run(root: &Path) -> Result<()> {
     let (live, others): (Vec<_>, Vec<_>) = programs
         .iter()
         .partition(|program| compat::starts_slurm(&program.package));
+    let queue = Mutex::new(live.into_iter().chain(others.into_iter().rev()).collect());
     let failed = std::thread::scope(|scope| {
-        let live = scope.spawn(|| run_lane(&live, LIVE_THREADS));
-        let mut failed = run_lane(&others, OTHER_THREADS)?;
+        let live = scope.spawn(|| run_lane(&queue, LIVE_THREADS, VecDeque::pop_front));
+        let mut failed = run_lane(&queue, OTHER_THREADS, VecDeque::pop_back)?;
         failed.extend(run_doc_tests(root)?);
         let live = live.join();
         failed.extend(live.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?);
@@ -61,10 +65,18 @@ fn require_space(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Runs one program after the other, and returns the names of those that failed.
-fn run_lane(programs: &[&Program], threads: usize) -> Result<Vec<String>> {
+/// Programs that have not run yet.
+type Queue<'a> = VecDeque<&'a Program>;
+
+/// Takes one program after the other from its end of the queue, runs it, and returns the names of those that failed.
+fn run_lane<'a>(
+    queue: &Mutex<Queue<'a>>,
+    threads: usize,
+    next: fn(&mut Queue<'a>) -> Option<&'a Program>,
+) -> Result<Vec<String>> {
+    let next = || next(&mut queue.lock().unwrap_or_else(PoisonError::into_inner));
     let mut failed = Vec::new();
-    for program in programs {
+    while let Some(program) = next() {
         let name = format!("{} {}", program.package, program.name);
         let mut command = program.command();
         command.env("RUST_TEST_THREADS", threads.to_string());
@@ -89,7 +101,25 @@ fn run_one(name: &str, command: &mut Command) -> Result<Option<String>> {
     for line in BufReader::new(stdout).lines() {
         println!("{name}: {}", line.context("read a test")?);
     }
+    let cpu = cpu_time(&child)?;
     let status = child.wait()?;
-    println!("{name}: {status} after {} s", started.elapsed().as_secs());
+    println!(
+        "{name}: {status} after {} s, {} s of CPU",
+        started.elapsed().as_secs(),
+        cpu.as_secs()
+    );
     Ok((!status.success()).then(|| name.to_owned()))
+}
+
+/// Waits for the end of a program and returns its CPU time and that of its children (not of daemons), which the kernel still has for a
+/// process that nobody has waited for.
+fn cpu_time(child: &Child) -> Result<Duration> {
+    let ended = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+    waitid(WaitId::Pid(Pid::from_child(child)), ended)?;
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", child.id()))?;
+    // proc_pid_stat(5): the name in parentheses is the second field; utime, stime, cutime and cstime are the 14th to 17th.
+    let fields = stat.rsplit_once(')').context("read /proc/PID/stat")?.1;
+    let times = fields.split_whitespace().skip(11).take(4);
+    let ticks: u64 = times.filter_map(|ticks| ticks.parse::<u64>().ok()).sum();
+    Ok(Duration::from_secs(ticks) / u32::try_from(rustix::param::clock_ticks_per_second())?)
 }

@@ -9,8 +9,8 @@ mod nodes;
 pub mod openapi;
 mod periods;
 mod personal;
-mod problem_responses;
-pub(crate) mod response;
+mod responses;
+pub(crate) mod view;
 
 use std::sync::Arc;
 
@@ -31,11 +31,11 @@ use crate::budgets::evaluator::Evaluation;
 use crate::domain::calendar_period::{self, Period};
 use crate::error::Error;
 use crate::price_book::PriceBook;
-use response::Slices;
+use view::Slices;
 
 pub use crate::spending::{PersonSpending, PersonalAmount, UnixUser};
 pub use personal::PersonalCosts;
-pub use response::{Attribution, CostReport, CostReportRow, LiveCosts, LiveJob};
+pub use view::{Attribution, CostReport, CostReportRow, LiveCosts, LiveJob};
 
 /// State of the API. Without a price book no cost was ever computed.
 #[derive(Clone)]
@@ -110,7 +110,7 @@ struct CostQuery {
 
 /// Lists running jobs and their costs so far.
 #[utoipa::path(get, operation_id = "listLiveCosts", path = "/v1/costs/live", tag = "costs", params(LiveQuery), responses(
-    (status = 200, description = "Running jobs", body = LiveCosts), (status = 400, response = problem_responses::BadRequest), (status = 401, response = problem_responses::Unauthorized), (status = 403, response = problem_responses::Forbidden), (status = 503, response = problem_responses::Unavailable),
+    (status = 200, description = "Running jobs", body = LiveCosts), (status = 400, response = responses::BadRequest), (status = 401, response = responses::Unauthorized), (status = 403, response = responses::Forbidden), (status = 503, response = responses::Unavailable),
 ))]
 async fn live(
     caller: Caller,
@@ -126,7 +126,7 @@ async fn live(
         until: None,
     };
     let runs = api.store.open_runs(&filter).await?;
-    let answer = response::live(api.book().as_deref(), runs, Utc::now());
+    let answer = view::live(api.book().as_deref(), runs, Utc::now());
     let mut audited_read = AuditedRead::to(&caller);
     for job in &answer.jobs {
         audited_read.row(&job.user);
@@ -136,7 +136,7 @@ async fn live(
 
 /// Sums up the costs of a period.
 #[utoipa::path(get, operation_id = "getCostReport", path = "/v1/costs", tag = "costs", params(CostQuery), responses(
-    (status = 200, description = "Sums by the grouping", body = CostReport), (status = 400, response = problem_responses::BadRequest), (status = 401, response = problem_responses::Unauthorized), (status = 403, response = problem_responses::Forbidden), (status = 503, response = problem_responses::Unavailable),
+    (status = 200, description = "Sums by the grouping", body = CostReport), (status = 400, response = responses::BadRequest), (status = 401, response = responses::Unauthorized), (status = 403, response = responses::Forbidden), (status = 503, response = responses::Unavailable),
 ))]
 async fn spent(
     caller: Caller,
@@ -175,12 +175,11 @@ async fn spent(
         Attribution::End => {
             let sums = api.store.sums(by, &filter).await;
             let sums = sums?;
-            response::spent(by, sums, book.as_deref(), runs, &people, now)
+            view::spent(by, sums, book.as_deref(), runs, &people, now)
         }
         Attribution::Slice => {
             let slices = slices(&api.store, by, &filter, zone, &runs, now).await?;
-            response::sliced(by, slices, book.as_deref(), &runs, &people, now)
-                .map_err(Error::Amount)?
+            view::sliced(by, slices, book.as_deref(), &runs, &people, now).map_err(Error::Amount)?
         }
     };
     let mut audited_read = AuditedRead::to(&caller);

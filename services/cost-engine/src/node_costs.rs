@@ -11,7 +11,7 @@ use serde::Serialize;
 use tokio::task::spawn_blocking;
 
 use crate::adapters::{Filter, FinalizedRun, FinalizedRuns, NodeChange, OpenRun, Store};
-use crate::api::response::{amount_text, amount_texts};
+use crate::api::view::{amount_text, amount_texts};
 use crate::costing;
 use crate::domain::node_costs::{
     HeldShare, NodeCost, NodeCostError, NodeState, NodeTimeline, allocate,

@@ -13,7 +13,7 @@ use mesh_runtime::api::{AccountsByCluster, Caller, Visibility};
 use serde::Serialize;
 
 use crate::adapters::{CostGroup, Filter, OpenRun, People, Store};
-use crate::api::response::{self, CostReport};
+use crate::api::view::{self, CostReport};
 use crate::costing;
 use crate::domain::RunsCost;
 use crate::domain::calendar_period::Period;
@@ -112,9 +112,9 @@ pub(crate) async fn spending_of_users(
         from: since.unwrap_or(i64::MIN),
         to: i64::MAX,
     };
-    let slices = response::Slices::read(store, CostGroup::User, &filter, vec![period]).await?;
+    let slices = view::Slices::read(store, CostGroup::User, &filter, vec![period]).await?;
     let nobody = People::default();
-    let report = response::sliced(CostGroup::User, slices, book, &open, &nobody, now)?;
+    let report = view::sliced(CostGroup::User, slices, book, &open, &nobody, now)?;
     Ok(of_report(report, &burn_rates(book, &open)))
 }
 
@@ -135,7 +135,7 @@ fn burn_rates(book: Option<&PriceBook>, open: &[OpenRun]) -> BurnRates {
 }
 
 fn of_report(report: CostReport, burn_rates: &BurnRates) -> Vec<UserSpending> {
-    let spending = |row: response::CostReportRow| {
+    let spending = |row: view::CostReportRow| {
         let key = (row.cluster, row.key, row.currency);
         let burn_rate = burn_rates.get(&key).copied();
         UserSpending {

@@ -15,7 +15,7 @@ use mesh_runtime::api::{AuditedRead, Caller, Problem};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::{Api, problem_responses};
+use super::{Api, responses};
 use crate::adapters::AUDIT_ENTRIES;
 use crate::budgets::evaluator::Evaluation;
 use crate::budgets::status::BudgetStatus;
@@ -41,7 +41,7 @@ pub(crate) struct BudgetDetail {
 
 /// Lists the budgets that the caller may see, by the last evaluation.
 #[utoipa::path(get, operation_id = "listBudgets", path = "/v1/budgets", tag = "budgets", responses(
-    (status = 200, description = "The budgets", body = BudgetList), (status = 401, response = problem_responses::Unauthorized), (status = 503, response = problem_responses::Unavailable),
+    (status = 200, description = "The budgets", body = BudgetList), (status = 401, response = responses::Unauthorized), (status = 503, response = responses::Unavailable),
 ))]
 pub(super) async fn list(
     caller: Caller,
@@ -65,7 +65,7 @@ pub(super) async fn list(
 
 /// Returns a budget.
 #[utoipa::path(get, operation_id = "getBudget", path = "/v1/budgets/{name}", tag = "budgets", params(("name" = String, Path, description = "Name of the budget")), responses(
-    (status = 200, description = "The budget", body = BudgetDetail), (status = 401, response = problem_responses::Unauthorized), (status = 404, response = problem_responses::NotFound), (status = 503, response = problem_responses::Unavailable),
+    (status = 200, description = "The budget", body = BudgetDetail), (status = 401, response = responses::Unauthorized), (status = 404, response = responses::NotFound), (status = 503, response = responses::Unavailable),
 ))]
 pub(super) async fn show(
     caller: Caller,
@@ -135,7 +135,7 @@ pub(super) struct NewBudget {
 
 /// Makes or changes a budget. It takes effect with the next reload.
 #[utoipa::path(post, operation_id = "setBudget", path = "/v1/budgets", tag = "budgets", request_body = NewBudget, responses(
-    (status = 200, description = "The name of the budget", body = StoredBudget), (status = 400, response = problem_responses::BadRequest), (status = 401, response = problem_responses::Unauthorized), (status = 403, response = problem_responses::Forbidden), (status = 409, response = problem_responses::Conflict), (status = 503, response = problem_responses::Unavailable),
+    (status = 200, description = "The name of the budget", body = StoredBudget), (status = 400, response = responses::BadRequest), (status = 401, response = responses::Unauthorized), (status = 403, response = responses::Forbidden), (status = 409, response = responses::Conflict), (status = 503, response = responses::Unavailable),
 ))]
 pub(super) async fn set(
     caller: Caller,
@@ -189,7 +189,7 @@ pub(super) async fn set(
 
 /// Deletes a budget of the API.
 #[utoipa::path(delete, operation_id = "deleteBudget", path = "/v1/budgets/{name}", tag = "budgets", params(("name" = String, Path, description = "Name of the budget")), responses(
-    (status = 200, description = "The name of the budget", body = StoredBudget), (status = 401, response = problem_responses::Unauthorized), (status = 403, response = problem_responses::Forbidden), (status = 404, response = problem_responses::NotFound), (status = 409, response = problem_responses::Conflict), (status = 503, response = problem_responses::Unavailable),
+    (status = 200, description = "The name of the budget", body = StoredBudget), (status = 401, response = responses::Unauthorized), (status = 403, response = responses::Forbidden), (status = 404, response = responses::NotFound), (status = 409, response = responses::Conflict), (status = 503, response = responses::Unavailable),
 ))]
 pub(super) async fn delete(
     caller: Caller,

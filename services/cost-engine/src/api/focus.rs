@@ -16,7 +16,7 @@ use mesh_runtime::harmless_cell;
 use serde::Deserialize;
 use tokio::task::spawn_blocking;
 
-use super::{Api, MAX_MONTHS, bounds_of, problem_responses, time};
+use super::{Api, MAX_MONTHS, bounds_of, responses, time};
 use crate::adapters::{Filter, FinalizedRun, FinalizedRuns, People, Store};
 use crate::costing;
 use crate::domain::calendar_period::{self, Period};
@@ -48,7 +48,7 @@ pub(super) struct FocusQuery {
 ///
 /// If the export cannot be completed, the connection is aborted.
 #[utoipa::path(get, operation_id = "exportFocus", path = "/v1/costs/focus", tag = "costs", params(FocusQuery), responses(
-    (status = 200, description = "The rows, with a header", content((String = "text/csv"))), (status = 400, response = problem_responses::BadRequest), (status = 401, response = problem_responses::Unauthorized), (status = 503, response = problem_responses::Unavailable),
+    (status = 200, description = "The rows, with a header", content((String = "text/csv"))), (status = 400, response = responses::BadRequest), (status = 401, response = responses::Unauthorized), (status = 503, response = responses::Unavailable),
 ))]
 pub(super) async fn export(
     caller: Caller,

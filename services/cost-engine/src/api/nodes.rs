@@ -10,8 +10,8 @@ use mesh_runtime::api::{AuditedRead, Caller, Problem};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::response::{amount_text, amount_texts};
-use super::{Api, problem_responses, time};
+use super::view::{amount_text, amount_texts};
+use super::{Api, responses, time};
 use crate::domain::Micros;
 use crate::node_costs::{self, NodeCostRow};
 
@@ -57,7 +57,7 @@ const MAX_DAYS: i64 = 400;
 
 /// Lists the costs of nodes in a period, by category.
 #[utoipa::path(get, operation_id = "listNodeCosts", path = "/v1/costs/nodes", tag = "costs", params(NodeQuery), responses(
-    (status = 200, description = "Costs of the nodes", body = NodeCosts), (status = 400, response = problem_responses::BadRequest), (status = 401, response = problem_responses::Unauthorized), (status = 403, response = problem_responses::Forbidden), (status = 503, response = problem_responses::Unavailable),
+    (status = 200, description = "Costs of the nodes", body = NodeCosts), (status = 400, response = responses::BadRequest), (status = 401, response = responses::Unauthorized), (status = 403, response = responses::Forbidden), (status = 503, response = responses::Unavailable),
 ))]
 pub(super) async fn list(
     caller: Caller,

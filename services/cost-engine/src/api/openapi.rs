@@ -6,9 +6,7 @@ use mesh_runtime::api::{AuditedRead, Caller};
 use utoipa::OpenApi;
 use utoipa::openapi::OpenApi as Document;
 
-use super::problem_responses::{
-    BadRequest, Conflict, Forbidden, NotFound, Unauthorized, Unavailable,
-};
+use super::responses::{BadRequest, Conflict, Forbidden, NotFound, Unauthorized, Unavailable};
 use super::{budgets, focus, nodes, periods, personal};
 
 /// The description of the cost-engine's REST API.

@@ -21,8 +21,8 @@ use utoipa::ToSchema;
 use crate::recorded_report;
 
 use self::corrections::{Correction, StoredReport, corrections};
-use super::response::{self, CostReportRow, Slices};
-use super::{Api, named_period, problem_responses};
+use super::view::{self, CostReportRow, Slices};
+use super::{Api, named_period, responses};
 use crate::adapters::{AUDIT_ENTRIES, ClosedPeriod, CostGroup, Filter, People, SliceCosts};
 use crate::domain::calendar_period::{self, Period};
 use crate::error::Error;
@@ -78,7 +78,7 @@ struct PeriodReport {
 
 /// Lists the closed periods.
 #[utoipa::path(get, operation_id = "listClosedPeriods", path = "/v1/costs/periods", tag = "periods", responses(
-    (status = 200, description = "Closed periods", body = ClosedPeriods), (status = 401, response = problem_responses::Unauthorized), (status = 403, response = problem_responses::Forbidden), (status = 503, response = problem_responses::Unavailable),
+    (status = 200, description = "Closed periods", body = ClosedPeriods), (status = 401, response = responses::Unauthorized), (status = 403, response = responses::Forbidden), (status = 503, response = responses::Unavailable),
 ))]
 pub(super) async fn list(
     caller: Caller,
@@ -97,7 +97,7 @@ pub(super) async fn list(
 
 /// Returns a closed period and its report.
 #[utoipa::path(get, operation_id = "getClosedPeriod", path = "/v1/costs/periods/{period}", tag = "periods", params(("period" = String, Path, description = "Name of the period: `2026-11`, `2026-Q4` or `2026`")), responses(
-    (status = 200, description = "The period", body = ClosedPeriodRow), (status = 401, response = problem_responses::Unauthorized), (status = 403, response = problem_responses::Forbidden), (status = 404, response = problem_responses::NotFound), (status = 503, response = problem_responses::Unavailable),
+    (status = 200, description = "The period", body = ClosedPeriodRow), (status = 401, response = responses::Unauthorized), (status = 403, response = responses::Forbidden), (status = 404, response = responses::NotFound), (status = 503, response = responses::Unavailable),
 ))]
 pub(super) async fn show(
     caller: Caller,
@@ -118,7 +118,7 @@ pub(super) async fn show(
 
 /// Closes a period that has ended. Closing a closed period changes nothing.
 #[utoipa::path(post, operation_id = "closePeriod", path = "/v1/costs/periods/{period}", tag = "periods", params(("period" = String, Path, description = "Name of the period: `2026-11`, `2026-Q4` or `2026`")), responses(
-    (status = 200, description = "The closed period", body = ClosedPeriodRow), (status = 400, response = problem_responses::BadRequest), (status = 401, response = problem_responses::Unauthorized), (status = 403, response = problem_responses::Forbidden), (status = 409, response = problem_responses::Conflict), (status = 503, response = problem_responses::Unavailable),
+    (status = 200, description = "The closed period", body = ClosedPeriodRow), (status = 400, response = responses::BadRequest), (status = 401, response = responses::Unauthorized), (status = 403, response = responses::Forbidden), (status = 409, response = responses::Conflict), (status = 503, response = responses::Unavailable),
 ))]
 pub(super) async fn close(
     caller: Caller,
@@ -214,7 +214,7 @@ async fn rows(
     now: DateTime<Utc>,
 ) -> Result<Vec<CostReportRow>, Error> {
     let slices = Slices::of(&api.store, costs, vec![period.clone()]).await?;
-    let report = response::sliced(BY, slices, None, &[], &People::default(), now)?;
+    let report = view::sliced(BY, slices, None, &[], &People::default(), now)?;
     Ok(report.rows)
 }
 

@@ -8,7 +8,7 @@ use mesh_runtime::api::{AuditedRead, Caller, Problem};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{Api, problem_responses, time};
+use super::{Api, responses, time};
 use crate::spending::{self, CallerIdentities, PersonSpending, PersonalAmount};
 
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
@@ -36,7 +36,7 @@ pub struct PersonalCosts {
 
 /// Returns what the caller's jobs cost since the start of the month (UTC), or since another time: those of all Unix users of the person.
 #[utoipa::path(get, operation_id = "getOwnCosts", path = "/v1/costs/me", tag = "costs", params(PersonalQuery), responses(
-    (status = 200, description = "Costs of the caller", body = PersonalCosts), (status = 400, response = problem_responses::BadRequest), (status = 401, response = problem_responses::Unauthorized), (status = 403, response = problem_responses::Forbidden), (status = 503, response = problem_responses::Unavailable),
+    (status = 200, description = "Costs of the caller", body = PersonalCosts), (status = 400, response = responses::BadRequest), (status = 401, response = responses::Unauthorized), (status = 403, response = responses::Forbidden), (status = 503, response = responses::Unavailable),
 ))]
 pub(super) async fn show(
     caller: Caller,

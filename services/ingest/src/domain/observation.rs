@@ -1,19 +1,17 @@
 //! An observation of one run, from any source.
 
-use std::collections::BTreeMap;
+mod records;
+mod returned;
 
 use mesh_events::proto::mesh::job::v1::Job;
 use mesh_events::{EventType, RunKey};
 use serde::{Deserialize, Serialize};
-use slurm_client::{AccountingRecord, ArrayTasks, JobRecord};
-use slurm_types::{ExitCode, JobBaseState, JobFlag, Reason, ReasonClass, TaskSet};
+use slurm_client::AccountingRecord;
+use slurm_types::{ExitCode, JobBaseState, ReasonClass, TaskSet};
 
+pub use self::returned::{Returned, mark_returned};
 use super::batch_step_end::BatchStepEnd;
-use super::payload;
 use super::run_state::StateName;
-
-/// slurmctld gives each component of a heterogeneous job a submit time of its own, in seconds.
-const MAX_SUBMIT_SPREAD: i64 = 2;
 
 /// Kind of entity to which a run belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -174,182 +172,7 @@ pub struct Observation {
     pub job: Job,
 }
 
-/// Whether a component of a heterogeneous job got nodes before and had to return them, since another component could not start. slurmctld
-/// counts no restart for it, but gives it a new submit time (seen on 22.05, 24.11 and 26.05).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Returned {
-    /// No component was submitted earlier.
-    #[default]
-    No,
-    /// Another component was submitted a moment earlier, or is not known.
-    Possibly,
-    /// Another component was submitted so much earlier that they were not submitted together.
-    Yes,
-}
-
-impl Returned {
-    /// Compares the submit time of a component with the earliest known one of its heterogeneous job.
-    fn of(submit_time: i64, earliest: Option<i64>) -> Self {
-        match earliest.map(|earliest| submit_time - earliest) {
-            None => Self::Possibly,
-            Some(later) if later > MAX_SUBMIT_SPREAD => Self::Yes,
-            Some(later) if later > 0 => Self::Possibly,
-            Some(_) => Self::No,
-        }
-    }
-}
-
-/// Marks components of heterogeneous jobs that may have returned their nodes. A read by id may show a component without the others;
-/// `submitted` has the submit time of a leader that is known from before.
-pub fn mark_returned<'a>(
-    observations: impl Iterator<Item = &'a mut Observation>,
-    submitted: impl Fn(&RunKey) -> Option<i64>,
-) {
-    let mut components: BTreeMap<u32, Vec<&mut Observation>> = BTreeMap::new();
-    for observation in observations.filter(|one| one.record == Record::Controller) {
-        if let Some(het) = &observation.job.het {
-            components.entry(het.job_id).or_default().push(observation);
-        }
-    }
-    for (leader, components) in components {
-        let is_leader = |one: &&mut Observation| one.run.job_id == leader;
-        // A read of the leader has every component.
-        let mut earliest = match components.iter().any(is_leader) {
-            true => components.iter().map(|one| one.run.submit_time).min(),
-            false => None,
-        };
-        if let Some(component) = components.first() {
-            let known = submitted(&RunKey {
-                job_id: leader,
-                ..component.run.clone()
-            });
-            earliest = earliest.into_iter().chain(known).min();
-        }
-        for component in components {
-            component.returned = Returned::of(component.run.submit_time, earliest);
-        }
-    }
-}
-
 impl Observation {
-    /// Reads the controller's record; `None` if it lacks an id or a submit time, which no record of Slurm does.
-    pub fn from_controller(cluster: &str, record: &JobRecord) -> Option<Self> {
-        let raw_id = record.job_id?.get();
-        let submit_time = record.submit?.as_secs();
-        let allocated = record.was_allocated();
-        let pending = record.state.is(JobBaseState::Pending);
-        // While the last nodes of a run are cleaned up, its record may name none (22.05).
-        let completing = record.state.has(JobFlag::Completing);
-        let never_ran = !allocated && !completing && record.restarts == 0;
-        let tasks = record.array_tasks.as_ref();
-        let position = record.array_job_id.map(|id| (id.get(), tasks));
-        let identity = RunIdentity::of(raw_id, position, never_ran);
-        let run = identity.run_key(cluster, submit_time);
-        let reason = Reason::lookup(&record.reason);
-        let job = payload::from_controller(record, &run, &identity.tasks);
-        Some(Self {
-            run,
-            raw_id,
-            entity: identity.entity,
-            tasks: identity.tasks,
-            record: Record::Controller,
-            base: record.state.base,
-            completing,
-            configuring: record.state.has(JobFlag::Configuring),
-            revoked: record.state.has(JobFlag::Revoked),
-            requeued: false,
-            allocated,
-            nodes_at_end: false,
-            ended_by_hook: false,
-            end_is_inferred: false,
-            own_end: None,
-            exit_code: record.exit_code,
-            start: record.start.map(slurm_types::UnixTime::as_secs),
-            end: record.end.map(slurm_types::UnixTime::as_secs),
-            suspend_time: record.suspend_time.map(slurm_types::UnixTime::as_secs),
-            pre_suspend: record
-                .pre_suspend_secs
-                .and_then(|secs| i64::try_from(secs).ok()),
-            // A resize before the start belongs to an earlier run.
-            resizes: record
-                .resize_time
-                .filter(|at| allocated && !pending && Some(*at) >= record.start)
-                .map(slurm_types::UnixTime::as_secs)
-                .into_iter()
-                .collect(),
-            parts: Vec::new(),
-            restarts: Some(record.restarts),
-            returned: Returned::No,
-            // A suspended job has priority 0, too (seen on 22.05), so this counts only while pending.
-            held: pending && record.priority == Some(0),
-            class: reason.class(),
-            cancelled_by: None,
-            owner: Owner {
-                user: record.user.clone(),
-                uid: record.uid,
-                account: record.account.clone(),
-            },
-            job,
-        })
-    }
-
-    /// Reads a row of accounting; `None` if it lacks an id or a submit time.
-    pub fn from_accounting(cluster: &str, row: &AccountingRecord) -> Option<Self> {
-        let raw_id = row.job_id?.get();
-        let submit_time = row.submit?.as_secs();
-        let allocated = row.was_allocated();
-        let position = row
-            .array
-            .as_ref()
-            .map(|array| (array.array_job_id.get(), Some(&array.tasks)));
-        let identity = RunIdentity::of(raw_id, position, !allocated);
-        let run = identity.run_key(cluster, submit_time);
-        let job = payload::from_accounting(row, &run, &identity.tasks);
-        // A finished state without an end time is not the end yet.
-        let ended = row.ended();
-        Some(Self {
-            run,
-            raw_id,
-            entity: identity.entity,
-            tasks: identity.tasks,
-            record: Record::Accounting,
-            base: row
-                .state
-                .base
-                .filter(|base| (ended || !base.finished()) && !row.put_back()),
-            completing: false,
-            configuring: false,
-            revoked: row.state.has(JobFlag::Revoked) && row.end.is_some(),
-            requeued: ended && (row.state.base.is_none() || row.put_back()),
-            allocated,
-            nodes_at_end: false,
-            ended_by_hook: false,
-            end_is_inferred: false,
-            own_end: None,
-            exit_code: None,
-            start: row.start.map(slurm_types::UnixTime::as_secs),
-            end: row
-                .end
-                .filter(|_| !row.has_end_of_run_before())
-                .map(slurm_types::UnixTime::as_secs),
-            suspend_time: None,
-            pre_suspend: None,
-            resizes: Vec::new(),
-            parts: Vec::new(),
-            restarts: None,
-            returned: Returned::No,
-            held: false,
-            class: Reason::lookup(&row.reason).class(),
-            cancelled_by: Canceller::of(row),
-            owner: Owner {
-                user: row.user.clone(),
-                uid: row.uid,
-                account: row.account.clone(),
-            },
-            job,
-        })
-    }
-
     /// Returns the event type of the run's end, if this observation proves it.
     pub fn end_kind(&self) -> Option<EventType> {
         if self.revoked {
@@ -431,99 +254,5 @@ fn end_of(base: JobBaseState) -> Option<EventType> {
         JobBaseState::BootFail => Some(EventType::JobBootFail),
         JobBaseState::Deadline => Some(EventType::JobDeadline),
         JobBaseState::OutOfMemory => Some(EventType::JobOutOfMemory),
-    }
-}
-
-/// The run to which a record belongs.
-pub(super) struct RunIdentity {
-    pub root: u32,
-    pub task: Option<u32>,
-    pub entity: EntityKind,
-    pub tasks: Option<TaskSet>,
-}
-
-impl RunIdentity {
-    /// The last task of an array keeps the array's own id, and Slurm prints a remainder of one task like a task (22.05). A record with the
-    /// array's id that never ran is the array.
-    pub(super) fn of(
-        raw_id: u32,
-        array: Option<(u32, Option<&ArrayTasks>)>,
-        never_ran: bool,
-    ) -> Self {
-        let Some((root, tasks)) = array else {
-            return Self {
-                root: raw_id,
-                task: None,
-                entity: EntityKind::Job,
-                tasks: None,
-            };
-        };
-        match tasks {
-            Some(ArrayTasks::Task(task)) if !(raw_id == root && never_ran) => Self {
-                root,
-                task: Some(*task),
-                entity: EntityKind::Task,
-                tasks: None,
-            },
-            tasks => Self {
-                root,
-                task: None,
-                entity: EntityKind::Array,
-                tasks: tasks.and_then(ArrayTasks::set),
-            },
-        }
-    }
-
-    /// Returns the run with this submit time, in its first attempt.
-    pub(super) fn run_key(&self, cluster: &str, submit_time: i64) -> RunKey {
-        RunKey {
-            cluster: cluster.to_owned(),
-            job_id: self.root,
-            task_id: self.task,
-            submit_time,
-            attempt: 0,
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use slurm_types::{JobId, UnixTime};
-
-    use super::*;
-
-    #[test]
-    fn a_component_with_a_later_submit_time_has_returned_its_nodes() {
-        let component = |id: u32, leader: Option<u32>, submit: i64| {
-            let record = JobRecord {
-                job_id: JobId::new(id),
-                het_job_id: leader.and_then(JobId::new),
-                het_job_offset: leader.map(|leader| id - leader),
-                submit: Some(UnixTime::from_secs(submit)),
-                ..JobRecord::default()
-            };
-            Observation::from_controller("c", &record).unwrap()
-        };
-        use Returned::{No, Possibly, Yes};
-        let mut observations = [
-            (component(10, Some(10), 107), Yes),
-            (component(11, Some(10), 100), No),
-            (component(12, Some(10), 101), Possibly),
-            (component(13, None, 200), No),
-            (component(20, Some(20), 200), No),
-            // Read without their leaders, of which two are known from before.
-            (component(31, Some(30), 300), No),
-            (component(41, Some(40), 401), Possibly),
-            (component(51, Some(50), 500), Possibly),
-        ];
-        let submitted = |leader: &RunKey| match leader.job_id {
-            30 => Some(300),
-            40 => Some(400),
-            _ => None,
-        };
-        mark_returned(observations.iter_mut().map(|(one, _)| one), submitted);
-        for (observation, expected) in observations {
-            assert_eq!(observation.returned, expected, "{}", observation.raw_id);
-        }
     }
 }

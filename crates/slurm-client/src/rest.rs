@@ -151,7 +151,7 @@ impl Rest {
                 return Err(Error::NotServed {
                     command,
                     served: api.served(family),
-                    needed: NEEDED,
+                    needed: &NEEDED,
                 });
             };
             let target = match path.split_once('{') {

@@ -4,13 +4,19 @@
 //! not (24.11 lists `/jobs/`, 22.05 `/jobs`).
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
+use std::sync::LazyLock;
 
 use serde::{Deserialize, de::IgnoredAny};
 
-/// Supported versions (`v0.0.NN`), the newest first. v0.0.39 is not: no release serves only it.
-const READ: [u32; 9] = [45, 44, 43, 42, 41, 40, 38, 37, 36];
+/// Supported versions (`v0.0.NN`). v0.0.39 is not: no release serves only it.
+const SUPPORTED: [RangeInclusive<u32>; 2] = [36..=38, 40..=45];
 /// The supported versions, for messages.
-pub(super) const NEEDED: &str = "v0.0.36 to v0.0.38 or v0.0.40 to v0.0.45";
+pub(super) static NEEDED: LazyLock<String> = LazyLock::new(|| {
+    let text =
+        |range: RangeInclusive<u32>| format!("v0.0.{} to v0.0.{}", range.start(), range.end());
+    SUPPORTED.map(text).join(" or ")
+});
 
 /// The daemon that answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,7 +56,8 @@ impl Api {
 
     /// The newest supported version that it serves for these queries.
     pub(super) fn version(&self, family: Family) -> Option<u32> {
-        READ.into_iter().find(|version| {
+        let mut newest_first = SUPPORTED.into_iter().flatten().rev();
+        newest_first.find(|version| {
             let prefix = format!("{}v0.0.{version}/", family.prefix());
             self.under(&prefix).next().is_some()
         })
@@ -127,6 +134,7 @@ mod tests {
 
     #[test]
     fn a_server_of_other_versions_is_not_guessed_at() {
+        assert_eq!(*NEEDED, "v0.0.36 to v0.0.38 or v0.0.40 to v0.0.45");
         let api = api(&["/slurm/v0.0.39/jobs", "/slurm/v0.0.46/jobs/"]);
         assert_eq!(api.version(Family::Controller), None);
         assert_eq!(api.path(Family::Controller, "jobs"), None);

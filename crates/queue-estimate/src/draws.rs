@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn forward_run_backfills_what_its_limit_ends_before_the_reservation() {
+    fn forward_run_backfills_what_its_limit_ends_before_the_planned_start() {
         let pool = Pool {
             capacity: Resources::cpus(10),
             ..Pool::default()
@@ -278,14 +278,14 @@ mod tests {
 
     #[test]
     fn a_limit_that_reaches_into_a_reservation_waits_for_its_end() {
-        let reserved = crate::queue::Reserved {
+        let reservation = crate::queue::Reservation {
             start: 1_000,
             end: 5_000,
             size: Resources::cpus(10),
         };
         let pool = Pool {
             capacity: Resources::cpus(10),
-            reserved: vec![reserved],
+            reservations: vec![reservation],
         };
         let mut profile = ResourceProfile::new(&pool, 0, &[]);
         let mut place = |limit| {

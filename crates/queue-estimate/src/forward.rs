@@ -1,5 +1,5 @@
-//! One forward run of a queue, deciding starts as Slurm does: in order of priority; the first job that does not fit gets a reservation
-//! computed from time limits; others are backfilled if their time limit ends before it, or if they leave it enough.
+//! One forward run of a queue, deciding starts as Slurm does: in order of priority; the first job that does not fit gets a planned
+//! start computed from time limits; others are backfilled if their time limit ends before it, or if they leave that job enough.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -83,7 +83,7 @@ impl ForwardSimulation {
         submits.sort_unstable();
         let mut submits = submits.into_iter().peekable();
         let mut ended_reservations: Vec<Seconds> =
-            pool.reserved.iter().map(|one| one.end).collect();
+            pool.reservations.iter().map(|one| one.end).collect();
         ended_reservations.sort_unstable();
         let mut ended_reservations = ended_reservations
             .into_iter()
@@ -119,8 +119,8 @@ impl ForwardSimulation {
             let end = self.ends.peek().map(|Reverse((end, _))| *end);
             let submit = submits.peek().map(|(submit, _)| *submit);
             while ended_reservations.next_if(|end| *end <= time).is_some() {}
-            let reservation = ended_reservations.peek().copied();
-            match [end, submit, reservation].into_iter().flatten().min() {
+            let ended_reservation = ended_reservations.peek().copied();
+            match [end, submit, ended_reservation].into_iter().flatten().min() {
                 Some(next) => time = next.max(time),
                 None => return,
             }
@@ -137,7 +137,7 @@ impl ForwardSimulation {
         mut started: impl FnMut(usize),
     ) {
         let mut waiting = std::mem::take(&mut self.waiting);
-        let mut reservation: Option<(Seconds, Resources)> = None;
+        let mut plan: Option<(Seconds, Resources)> = None;
         let mut first: Option<&Queued> = None;
         waiting.retain(|index| {
             if free.0[0] <= 0 {
@@ -145,7 +145,7 @@ impl ForwardSimulation {
             }
             let job = &queue[*index as usize];
             let end = time.saturating_add(job.limit);
-            let usable = if pool.reserved.is_empty() {
+            let usable = if pool.reservations.is_empty() {
                 *free
             } else {
                 free.minus(pool.reserved(time, end))
@@ -155,9 +155,9 @@ impl ForwardSimulation {
                 return true;
             }
             if let Some(head) = first {
-                let (reserved_at, spare) =
-                    reservation.get_or_insert_with(|| self.reservation(head, time, *free));
-                if end > *reserved_at {
+                let (planned_start, spare) =
+                    plan.get_or_insert_with(|| self.planned_start(head, time, *free));
+                if end > *planned_start {
                     if !job.size.fits(*spare) {
                         return true;
                     }
@@ -182,7 +182,7 @@ impl ForwardSimulation {
     }
 
     /// When the job could start if all running ones used their time limits, and what it would leave then.
-    fn reservation(
+    fn planned_start(
         &self,
         job: &Queued,
         time: Seconds,
@@ -194,7 +194,7 @@ impl ForwardSimulation {
                 return ((*end).max(time), free.minus(job.size));
             }
         }
-        // Only a reservation of the site's keeps it back.
+        // Only a reservation keeps it back.
         (Seconds::MAX, free.minus(job.size))
     }
 }

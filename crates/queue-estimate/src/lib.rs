@@ -31,4 +31,4 @@ pub mod replay;
 pub mod what_if;
 
 pub use estimator::{Estimate, Estimator, Method};
-pub use queue::{Key, Pool, Reserved, Resources, Running, Seconds, Snapshot, Waiting};
+pub use queue::{Key, Pool, Reservation, Resources, Running, Seconds, Snapshot, Waiting};

@@ -24,20 +24,24 @@ impl ResourceProfile {
     pub fn new(pool: &Pool, now: Seconds, running: &[(Resources, Seconds)]) -> Self {
         // Changes of the free amount: what is held now comes back at the limit's end.
         let mut free = pool.capacity;
-        let mut changes = Vec::with_capacity(running.len() + 2 * pool.reserved.len());
+        let mut changes = Vec::with_capacity(running.len() + 2 * pool.reservations.len());
         for (size, end) in running {
             free = free.minus(*size);
             // A job past its limit ends at any moment.
             changes.push(((*end).max(now + 1), *size));
         }
         let none = Resources::default();
-        for reserved in pool.reserved.iter().filter(|reserved| reserved.end > now) {
-            if reserved.start <= now {
-                free = free.minus(reserved.size);
+        for reservation in pool
+            .reservations
+            .iter()
+            .filter(|reservation| reservation.end > now)
+        {
+            if reservation.start <= now {
+                free = free.minus(reservation.size);
             } else {
-                changes.push((reserved.start, none.minus(reserved.size)));
+                changes.push((reservation.start, none.minus(reservation.size)));
             }
-            changes.push((reserved.end, reserved.size));
+            changes.push((reservation.end, reservation.size));
         }
         changes.sort_by_key(|(time, _)| *time);
         let mut steps = vec![(now, free)];

@@ -63,13 +63,13 @@ impl Resources {
 pub struct Pool {
     /// What its usable nodes have.
     pub capacity: Resources,
-    /// Amounts that are taken away for some time, by reservations.
-    pub reserved: Vec<Reserved>,
+    /// Slurm's reservations, each of which takes an amount away for some time.
+    pub reservations: Vec<Reservation>,
 }
 
-/// A reservation: a job whose time limit reaches into it cannot use what it takes.
+/// A reservation of Slurm: a job whose time limit reaches into it cannot use what it takes.
 #[derive(Clone, Copy, Debug)]
-pub struct Reserved {
+pub struct Reservation {
     /// Begin.
     pub start: Seconds,
     /// End.
@@ -82,11 +82,11 @@ impl Pool {
     /// What reservations take away from a job that would run in this period.
     pub(crate) fn reserved(&self, from: Seconds, to: Seconds) -> Resources {
         let overlapping = self
-            .reserved
+            .reservations
             .iter()
-            .filter(|reserved| reserved.start < to && from < reserved.end);
-        overlapping.fold(Resources::default(), |sum, reserved| {
-            sum.plus(reserved.size)
+            .filter(|reservation| reservation.start < to && from < reservation.end);
+        overlapping.fold(Resources::default(), |sum, reservation| {
+            sum.plus(reservation.size)
         })
     }
 }

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 
 use mesh_events::proto::mesh::queue::v1::{NodeState, QueuedJob, RunningJob};
-use queue_estimate::{Key, Pool, Reserved, Resources, Running, Seconds, Snapshot, Waiting};
+use queue_estimate::{Key, Pool, Reservation, Resources, Running, Seconds, Snapshot, Waiting};
 use slurm_types::Tres;
 
 use super::Request;
@@ -200,12 +200,11 @@ impl Pools {
                 }
             }
             for (pool, size) in taken {
-                let reserved = Reserved {
+                pools[pool].reservations.push(Reservation {
                     start: reservation.start,
                     end: reservation.end,
                     size,
-                };
-                pools[pool].reserved.push(reserved);
+                });
             }
         }
         Self {

@@ -5,6 +5,7 @@ pub mod report;
 pub mod sacct;
 pub mod schedule;
 pub mod swf;
+mod trace;
 pub mod what_if_scores;
 
 use std::cmp::Reverse;
@@ -13,86 +14,9 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap};
 use crate::estimator::{Estimate, Estimator, MIN_WAIT};
 use crate::history::Class;
 use crate::quality::Outcome;
-use crate::queue::{Key, Pool, Resources, Running, Seconds, Snapshot, Waiting};
+use crate::queue::{Key, Seconds};
 
-/// A job of a trace.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TraceJob {
-    /// Its id.
-    pub id: String,
-    /// Since when it is eligible.
-    pub eligible: Seconds,
-    /// When it started, or was cancelled. `None` if it still waits at the end of the trace.
-    pub left: Option<Seconds>,
-    /// Run time. `None` if it never started, or still runs at the end of the trace.
-    pub run: Option<Seconds>,
-    /// True if it was cancelled while it waited.
-    pub cancelled: bool,
-    /// What it asked for.
-    pub size: Resources,
-    /// Time limit.
-    pub limit: Seconds,
-    /// Owner.
-    pub user: String,
-    /// Partition or queue.
-    pub partition: String,
-    /// Priority group, from 0 for the highest.
-    pub group: i64,
-}
-
-/// A trace.
-#[derive(Clone, Debug, Default)]
-pub struct Trace {
-    /// What the machine has.
-    pub capacity: Resources,
-    /// Jobs in the order of their eligible times.
-    pub jobs: Vec<TraceJob>,
-    /// How many seconds of age a group costs: the scheduler takes the jobs by `eligible + group × group_age`. 0 if its order is unknown,
-    /// and taken to be that of submission.
-    pub group_age: Seconds,
-    /// When the trace was cut. `None` if it goes on to its last event.
-    pub cut_at: Option<Seconds>,
-}
-
-impl Trace {
-    /// Time of the last event.
-    fn end(&self) -> Seconds {
-        let last = |job: &TraceJob| {
-            job.left
-                .map_or(job.eligible, |left| left + job.run.unwrap_or(0))
-        };
-        self.cut_at
-            .unwrap_or_else(|| self.jobs.iter().map(last).max().unwrap_or(0))
-    }
-
-    /// Where the job stands in the order in which the scheduler looks at jobs.
-    fn order(&self, index: usize) -> (Seconds, usize) {
-        let job = &self.jobs[index];
-        (job.eligible + job.group * self.group_age, index)
-    }
-
-    /// What is known at `time`: later submissions are missing, later starts and ends have not happened.
-    #[must_use]
-    pub fn until(&self, time: Seconds) -> Self {
-        let jobs = self.jobs.iter().filter(|job| job.eligible <= time).cloned();
-        let jobs = jobs.map(|mut job| {
-            let end = job.left.zip(job.run).map(|(start, run)| start + run);
-            if end.is_some_and(|end| end > time) {
-                job.run = None;
-            }
-            if job.left.is_some_and(|left| left > time) {
-                (job.left, job.run, job.cancelled) = (None, None, false);
-            }
-            job
-        });
-        Self {
-            capacity: self.capacity,
-            jobs: jobs.collect(),
-            group_age: self.group_age,
-            cut_at: Some(time),
-        }
-    }
-}
+pub use trace::{Trace, TraceJob};
 
 /// One estimate of a replay, and what became of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -209,17 +133,13 @@ impl<'a> Replay<'a> {
         self.waiting.contains(&self.trace.order(index))
     }
 
-    fn key(index: usize) -> Key {
-        Key(index as u64)
-    }
-
     /// A job starts, or is cancelled. True if it starts.
     fn leave(&mut self, index: usize, time: Seconds) -> bool {
         self.waiting.remove(&self.trace.order(index));
         let job = &self.trace.jobs[index];
         let rows = self.open.remove(&index).unwrap_or_default();
         if job.cancelled {
-            self.estimator.cancelled(Self::key(index), time);
+            self.estimator.cancelled(Trace::key(index), time);
             return false;
         }
         let class = Class::of(
@@ -229,7 +149,7 @@ impl<'a> Replay<'a> {
             job.limit,
         );
         self.estimator
-            .started(Self::key(index), class, time - job.eligible, time);
+            .started(Trace::key(index), class, time - job.eligible, time);
         for row in rows {
             self.rows[row].started_at = Some(time);
         }
@@ -247,37 +167,9 @@ impl<'a> Replay<'a> {
     }
 
     fn ask(&mut self, time: Seconds, asked: &[usize]) {
-        let jobs = &self.trace.jobs;
-        let running = self.running.iter().map(|(index, start)| Running {
-            job: Self::key(*index),
-            user: Key::of(&jobs[*index].user),
-            pool: 0,
-            size: jobs[*index].size,
-            start: *start,
-            limit: jobs[*index].limit,
-        });
-        let waiting = self.waiting.iter().map(|(_, index)| {
-            let job = &jobs[*index];
-            Waiting {
-                job: Self::key(*index),
-                user: Key::of(&job.user),
-                partition: Key::of(&job.partition),
-                pools: vec![0],
-                size: job.size,
-                eligible: job.eligible,
-                limit: job.limit,
-                planned: None,
-            }
-        });
-        let snapshot = Snapshot {
-            at: time,
-            pools: vec![Pool {
-                capacity: self.trace.capacity,
-                ..Pool::default()
-            }],
-            running: running.collect(),
-            waiting: waiting.collect(),
-        };
+        let running = self.running.iter().map(|(index, start)| (*index, *start));
+        let waiting = self.waiting.iter().map(|(_, index)| *index);
+        let snapshot = self.trace.snapshot(time, running, waiting);
         let is_asked: BTreeSet<usize> = asked.iter().copied().collect();
         let positions = self
             .waiting

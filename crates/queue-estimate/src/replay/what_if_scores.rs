@@ -1,7 +1,7 @@
 //! Scores what-if: what a shorter time limit was said to do for a job, and what the scheduler does with it.
 
 use crate::estimator::{Estimator, MIN_WAIT};
-use crate::queue::{Key, Pool, Running, Seconds, Snapshot, Waiting};
+use crate::queue::{Key, Seconds, Snapshot, Waiting};
 use crate::what_if::{Effect, MIN_GAIN, PROBABLE, Variant};
 
 use super::{Trace, schedule};
@@ -101,39 +101,11 @@ fn snapshot(trace: &Trace, at: Seconds, asked: usize) -> (Snapshot, usize) {
         if job.eligible <= at && start > at {
             waiting.push(index);
         } else if start <= at && start + run > at {
-            running.push(Running {
-                job: Key(index as u64),
-                user: Key::of(&job.user),
-                pool: 0,
-                size: job.size,
-                start,
-                limit: job.limit,
-            });
+            running.push((index, start));
         }
     }
     waiting.sort_by_key(|index| trace.order(*index));
     let position = waiting.iter().position(|index| *index == asked);
-    let waiting = waiting.into_iter().map(|index| {
-        let job = &trace.jobs[index];
-        Waiting {
-            job: Key(index as u64),
-            user: Key::of(&job.user),
-            partition: Key::of(&job.partition),
-            pools: vec![0],
-            size: job.size,
-            eligible: job.eligible,
-            limit: job.limit,
-            planned: None,
-        }
-    });
-    let snapshot = Snapshot {
-        at,
-        pools: vec![Pool {
-            capacity: trace.capacity,
-            ..Pool::default()
-        }],
-        running,
-        waiting: waiting.collect(),
-    };
+    let snapshot = trace.snapshot(at, running.into_iter(), waiting.into_iter());
     (snapshot, position.unwrap_or(0))
 }

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use mesh_events::EventType;
 use mesh_runtime::api::{AccountsByCluster, Visibility};
 
-use crate::domain::filter::{NamePattern, Selection, TypePattern};
+use crate::domain::filter::{NamePattern, Selection, TypeSelector};
 use crate::domain::nodes::covering;
 use crate::domain::record::AUDIT;
 
@@ -156,24 +156,24 @@ impl AccessPath {
 
 /// Returns the scans for a type, each with the types that it finds, or `None` if there is no index
 /// for it.
-fn of_type(pattern: &TypePattern) -> Option<Vec<(TypePattern, IndexCondition)>> {
+fn of_type(pattern: &TypeSelector) -> Option<Vec<(TypeSelector, IndexCondition)>> {
     let exactly = |kind: String| {
         let condition = IndexCondition::Equals(&TYPE, kind.clone());
-        (TypePattern::Exactly(kind), condition)
+        (TypeSelector::Exactly(kind), condition)
     };
     Some(match pattern {
-        TypePattern::Category(category) if category == JOB => return None,
-        TypePattern::Category(category) if category == AUDIT => {
+        TypeSelector::Category(category) if category == JOB => return None,
+        TypeSelector::Category(category) if category == AUDIT => {
             let condition = IndexCondition::Equals(&CATEGORY, category.clone());
             vec![(pattern.clone(), condition)]
         }
         // The ledger has no events of other types.
-        TypePattern::Category(category) => EventType::ALL
+        TypeSelector::Category(category) => EventType::ALL
             .iter()
             .filter(|kind| kind.category().as_str() == category)
             .map(|kind| exactly(kind.to_string()))
             .collect(),
-        TypePattern::Exactly(kind) => vec![exactly(kind.clone())],
+        TypeSelector::Exactly(kind) => vec![exactly(kind.clone())],
     })
 }
 

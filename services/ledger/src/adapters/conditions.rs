@@ -8,7 +8,7 @@ use mesh_events::RunKey;
 use mesh_runtime::api::Visibility;
 use slurm_types::JobRef;
 
-use crate::domain::filter::{NamePattern, Selection, TypePattern};
+use crate::domain::filter::{NamePattern, Selection, TypeSelector};
 use crate::domain::nodes::covering;
 use crate::domain::record::AUDIT;
 
@@ -215,8 +215,8 @@ fn of_types(mut sql: Sql, selection: &Selection) -> Sql {
     for (n, pattern) in selection.types.iter().enumerate() {
         sql = sql.push(if n == 0 { " AND (" } else { " OR " });
         sql = match pattern {
-            TypePattern::Category(category) => sql.push("i.category = ").bind(category),
-            TypePattern::Exactly(kind) => sql.push("i.type = ").bind(kind),
+            TypeSelector::Category(category) => sql.push("i.category = ").bind(category),
+            TypeSelector::Exactly(kind) => sql.push("i.type = ").bind(kind),
         };
     }
     sql.push(")")

@@ -125,7 +125,7 @@ filters! {
     /// `audit.*` or an audit type is named.
     #[schema(rename = "type")]
     #[param(rename = "type", value_type = Option<String>)]
-    types "type": Vec<String>, type_patterns => Vec<TypePattern>;
+    types "type": Vec<String>, type_selectors => Vec<TypeSelector>;
     /// Job id as Slurm displays it: `123` (includes its array tasks or components), `123_4`, `123+1`.
     job "job": Option<String>, parsed(job_ref) => Option<JobRef>;
     /// Entity key of a run, as in `subject` of its events.
@@ -160,7 +160,7 @@ filters! {
 
 /// A type, or all types of a category.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum TypePattern {
+pub enum TypeSelector {
     /// `job.*`
     Category(String),
     /// `job.completed`
@@ -238,8 +238,8 @@ fn parsed<T>(
     move |text, _| text.as_deref().map(&parse).transpose()
 }
 
-fn type_patterns(types: &[String], _: DateTime<Utc>) -> Result<Vec<TypePattern>, InvalidFilter> {
-    types.iter().map(|text| type_pattern(text)).collect()
+fn type_selectors(types: &[String], _: DateTime<Utc>) -> Result<Vec<TypeSelector>, InvalidFilter> {
+    types.iter().map(|text| type_selector(text)).collect()
 }
 
 /// Converts a time to microseconds since 1970.
@@ -289,7 +289,7 @@ fn name_pattern(text: &str) -> Result<NamePattern, InvalidFilter> {
     }
 }
 
-fn type_pattern(text: &str) -> Result<TypePattern, InvalidFilter> {
+fn type_selector(text: &str) -> Result<TypeSelector, InvalidFilter> {
     let (category, event) = text.split_once('.').unwrap_or((text, ""));
     if !categories().any(|known| known == category) {
         let allowed: Vec<String> = categories()
@@ -304,10 +304,10 @@ fn type_pattern(text: &str) -> Result<TypePattern, InvalidFilter> {
         ));
     }
     if event == "*" {
-        return Ok(TypePattern::Category(category.to_owned()));
+        return Ok(TypeSelector::Category(category.to_owned()));
     }
     if text.parse::<EventType>().is_ok() || (category == AUDIT && !event.is_empty()) {
-        return Ok(TypePattern::Exactly(text.to_owned()));
+        return Ok(TypeSelector::Exactly(text.to_owned()));
     }
     let allowed: Vec<String> = Category::ALL
         .iter()

@@ -4,8 +4,8 @@ fn text(text: &str) -> Option<String> {
     Some(text.to_owned())
 }
 
-fn exactly(kind: &str) -> TypePattern {
-    TypePattern::Exactly(kind.into())
+fn exactly(kind: &str) -> TypeSelector {
+    TypeSelector::Exactly(kind.into())
 }
 
 /// Returns the paths in order, each described by the conditions of its scans.
@@ -35,7 +35,10 @@ fn paths(selection: &Selection, visibility: &Visibility) -> Vec<String> {
 fn every_indexed_condition_gives_a_path() {
     let asked = Selection {
         account: text("physics"),
-        types: vec![exactly("job.failed"), TypePattern::Category("queue".into())],
+        types: vec![
+            exactly("job.failed"),
+            TypeSelector::Category("queue".into()),
+        ],
         identity: text("a@example.org"),
         identity_users: Some(["alice".into(), "admin".into()].into()),
         cluster: text("one"),
@@ -61,7 +64,7 @@ fn events_of_jobs_are_found_with_further_filters() {
         account,
         ..Selection::default()
     };
-    let jobs = TypePattern::Category("job".into());
+    let jobs = TypeSelector::Category("job".into());
     let check = |selection: Selection| paths(&selection, &Visibility::All);
     assert_eq!(check(asked(vec![jobs.clone()], None)), ["all"]);
     let with_account = asked(vec![jobs.clone()], text("physics"));
@@ -102,7 +105,7 @@ fn cluster_and_time_have_no_path() {
 #[test]
 fn audit_entries_are_found_by_their_category() {
     let asked = Selection {
-        types: vec![TypePattern::Category("audit".into())],
+        types: vec![TypeSelector::Category("audit".into())],
         ..Selection::default()
     };
     assert_eq!(paths(&asked, &Visibility::All), ["category=audit"]);

@@ -11,7 +11,7 @@ use mesh_runtime::api::AccountsByCluster;
 use mesh_testkit::{Postgres, fixtures};
 
 use super::*;
-use crate::domain::filter::{NamePattern, Selection, TypePattern};
+use crate::domain::filter::{NamePattern, Selection, TypeSelector};
 use crate::domain::nodes::NodeBlocks;
 use crate::domain::query::ListRequest;
 use crate::domain::record::{IndexColumns, Record};
@@ -118,9 +118,9 @@ fn is_meant(record: &Record, seq: i64, asked: &Selection, visibility: &Visibilit
             own || accounts.iter().any(of)
         }
     };
-    let of_type = |pattern: &TypePattern| match pattern {
-        TypePattern::Category(category) => *category == index.category,
-        TypePattern::Exactly(kind) => *kind == index.kind,
+    let of_type = |pattern: &TypeSelector| match pattern {
+        TypeSelector::Category(category) => *category == index.category,
+        TypeSelector::Exactly(kind) => *kind == index.kind,
     };
     let named = match &asked.name {
         None => true,
@@ -158,7 +158,7 @@ fn is_meant(record: &Record, seq: i64, asked: &Selection, visibility: &Visibilit
 
 fn selections() -> Vec<Selection> {
     let text = |text: &str| Some(text.to_owned());
-    let exactly = |kind: &str| TypePattern::Exactly(kind.into());
+    let exactly = |kind: &str| TypeSelector::Exactly(kind.into());
     let none = Selection::default;
     let filters = [
         none(),
@@ -179,7 +179,7 @@ fn selections() -> Vec<Selection> {
             ..none()
         },
         Selection {
-            types: vec![TypePattern::Category("job".into())],
+            types: vec![TypeSelector::Category("job".into())],
             cluster: text("one"),
             ..none()
         },

@@ -61,8 +61,14 @@ pub(super) async fn count(
 ) -> Response {
     let active = info.activity.request();
     request.extensions_mut().insert(ConnectInfo(info.peer));
-    let sent = info.activity.peer_wait();
-    let request = request.map(|body| Body::new(TimedBody { body, wait: sent }));
+    let wait = info.activity.peer_wait();
+    let request = request.map(|body| {
+        Body::new(TimedBody {
+            body,
+            wait,
+            kind: BodyKind::Request,
+        })
+    });
     let proxies = &requests.limits.trusted_proxies;
     let client = match proxies.trusts(info.peer) {
         true => proxies.client(request.headers()),
@@ -82,19 +88,29 @@ pub(super) async fn count(
         let wait = info.activity.peer_wait();
         // Over HTTP/2 the peer decides whether the first byte may be sent.
         wait.begin();
-        Body::new(CountedBody {
-            body,
-            wait,
+        let kind = BodyKind::Response {
             _active: active,
             _slot: slot,
-        })
+        };
+        Body::new(TimedBody { body, wait, kind })
     })
 }
 
-/// A request body, which must arrive as a whole within the stall timeout: bodies are short.
+/// A body with the stall timer of its peer.
 struct TimedBody {
     body: Body,
     wait: PeerWait,
+    kind: BodyKind,
+}
+
+enum BodyKind {
+    /// It must arrive as a whole within the stall timeout: bodies of requests are short.
+    Request,
+    /// Its request counts as active until it is sent.
+    Response {
+        _active: ActiveRequest,
+        _slot: Option<ClientSlot>,
+    },
 }
 
 impl HttpBody for TimedBody {
@@ -105,44 +121,17 @@ impl HttpBody for TimedBody {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        self.wait.begin();
-        let frame = Pin::new(&mut self.body).poll_frame(context);
-        if !matches!(frame, Poll::Pending | Poll::Ready(Some(Ok(_)))) {
-            self.wait.end();
+        match self.kind {
+            BodyKind::Request => self.wait.begin(),
+            // A poll for more means that the peer has taken everything so far.
+            BodyKind::Response { .. } => self.wait.end(),
         }
-        frame
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
-}
-
-/// A response body; its request counts as active until the body is sent.
-struct CountedBody {
-    body: Body,
-    wait: PeerWait,
-    _active: ActiveRequest,
-    _slot: Option<ClientSlot>,
-}
-
-impl HttpBody for CountedBody {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        // A poll for more means that the peer has taken everything so far.
-        self.wait.end();
         let frame = Pin::new(&mut self.body).poll_frame(context);
-        if matches!(frame, Poll::Ready(Some(Ok(_)))) {
-            self.wait.begin();
+        match (&self.kind, &frame) {
+            (BodyKind::Request, Poll::Pending | Poll::Ready(Some(Ok(_)))) => {}
+            (BodyKind::Request, Poll::Ready(_)) => self.wait.end(),
+            (BodyKind::Response { .. }, Poll::Ready(Some(Ok(_)))) => self.wait.begin(),
+            (BodyKind::Response { .. }, _) => {}
         }
         frame
     }

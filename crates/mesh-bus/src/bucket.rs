@@ -38,13 +38,9 @@ pub struct BucketEntry {
 }
 
 impl BucketEntry {
-    /// Whether the value is of a format newer than `version`, as its JSON field `version` says. An older program must not discard it.
+    /// Whether the value is of a format newer than `version`, as [`is_newer_format`].
     pub fn is_newer_than(&self, version: u32) -> bool {
-        #[derive(Deserialize)]
-        struct Format {
-            version: u32,
-        }
-        serde_json::from_slice(&self.value).is_ok_and(|format: Format| format.version > version)
+        is_newer_format(&self.value, version)
     }
 
     /// The key under which the value is put aside.
@@ -52,6 +48,15 @@ impl BucketEntry {
         let (first, others) = self.key.split_once('.').unwrap_or(("", &self.key));
         format!("{}{others}.{}", aside(first), self.revision)
     }
+}
+
+/// Whether a stored value is of a format newer than `version`, as its JSON field `version` says. An older program must not discard it.
+pub fn is_newer_format(json: &[u8], version: u32) -> bool {
+    #[derive(Deserialize)]
+    struct Format {
+        version: u32,
+    }
+    serde_json::from_slice(json).is_ok_and(|format: Format| format.version > version)
 }
 
 /// Why a write failed.

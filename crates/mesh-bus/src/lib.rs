@@ -49,7 +49,7 @@ pub mod trace;
 mod webhooks;
 
 pub use batch::RawMessage;
-pub use bucket::{Bucket, BucketEntry, PutError};
+pub use bucket::{Bucket, BucketEntry, PutError, is_newer_format};
 pub use chunks::{ChunkWriter, StoredChunks};
 pub use config::Config;
 pub use connection::Bus;

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use flate2::Compression;
 use flate2::read::DeflateDecoder;
 use flate2::write::DeflateEncoder;
-use mesh_bus::{Bucket, BucketEntry};
+use mesh_bus::{Bucket, is_newer_format};
 use mesh_events::subject;
 
 use crate::domain::start_estimate::EstimateState;
@@ -49,17 +49,13 @@ impl StoredEstimates {
             return Ok(last);
         }
         let mut json = Vec::new();
-        let unpacked = DeflateDecoder::new(entry.value.as_ref()).read_to_end(&mut json);
-        let read = unpacked
+        let read = DeflateDecoder::new(entry.value.as_ref())
+            .read_to_end(&mut json)
             .map_err(serde_json::Error::io)
             .and_then(|_| serde_json::from_slice::<EstimateState>(&json));
-        let unpacked = BucketEntry {
-            value: json.into(),
-            ..entry.clone()
-        };
         let state = match read {
             Ok(state) if state.version <= VERSION => state,
-            Err(error) if !unpacked.is_newer_than(VERSION) => {
+            Err(error) if !is_newer_format(&json, VERSION) => {
                 let reason = mesh_runtime::error_chain(&error);
                 bucket.put_aside(&entry, &reason).await?;
                 last.state

@@ -11,6 +11,7 @@
 //!
 //! Deliberately absent: IO, async, clocks and randomness. `docs/reference/events.md` specifies the bytes.
 
+mod capture;
 pub mod catalogue;
 pub mod chunks;
 pub mod cloudevents;
@@ -29,6 +30,7 @@ pub mod webhook_name;
 #[path = "generated/mod.rs"]
 pub mod proto;
 
+pub use capture::{capture_event, sampled_capture_event};
 pub use event_type::{Category, EventType, FactKind, UnknownEventType};
 pub use ids::{EventId, RunKey, Slot};
 pub use incoming::IncomingEvent;

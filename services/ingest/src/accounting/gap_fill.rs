@@ -9,8 +9,8 @@ use chrono::{DateTime, Utc};
 use mesh_bus::{Bus, Disposition, Handler, Message};
 use mesh_events::proto::mesh::capture::v1::CaptureEvent;
 use mesh_events::proto::mesh::event::v1::event::Payload;
-use mesh_events::proto::mesh::event::v1::{Confidence, Correlation, Entity, IdSource, Source};
-use mesh_events::{Event, EventId, EventType, RunKey, SCHEMA_VERSION, timestamp};
+use mesh_events::proto::mesh::event::v1::{Correlation, IdSource};
+use mesh_events::{Event, EventId, EventType, RunKey, capture_event};
 
 use crate::Error;
 use crate::accounting::catch_up::{CatchUp, MAX_IDS_PER_LOOKUP, MAX_ROWS_PER_BATCH};
@@ -190,27 +190,16 @@ fn closed(
         not_recoverable,
         ..gap_event.clone()
     };
+    let kind = EventType::CaptureGapClosed;
+    let closed = capture_event(&event.cluster, kind, "capture/stream", now, gap_closed);
     Event {
-        id: EventId::derived(opened, EventType::CaptureGapClosed, 0).to_string(),
+        id: EventId::derived(opened, kind, 0).to_string(),
         id_source: IdSource::derived(opened, 0),
-        cluster: event.cluster.clone(),
-        r#type: EventType::CaptureGapClosed.to_string(),
-        occurred_at: Some(timestamp(now)),
-        observed_at: Some(timestamp(now)),
-        source: Source::Derived.into(),
-        confidence: Confidence::Observed.into(),
         correlation: Some(Correlation {
             event_ids: vec![event.id.clone()],
             entities: Vec::new(),
         }),
-        entity: event.entity.clone().or_else(|| {
-            Some(Entity {
-                kind: "cluster".to_owned(),
-                key: "capture/stream".to_owned(),
-            })
-        }),
-        schema_version: SCHEMA_VERSION,
-        payload: Some(Payload::Capture(gap_closed)),
-        ..Event::default()
+        entity: event.entity.clone().or(closed.entity),
+        ..closed
     }
 }

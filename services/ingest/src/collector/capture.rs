@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use chrono::Utc;
 use mesh_events::proto::mesh::capture::v1::CaptureEvent;
-use mesh_events::proto::mesh::event::v1::{Confidence, Entity, IdSource, Source, event::Payload};
-use mesh_events::{Event, EventId, EventType, SCHEMA_VERSION, timestamp};
+use mesh_events::proto::mesh::event::v1::event::Payload;
+use mesh_events::{Event, EventType, sampled_capture_event};
 use tracing::Span;
 
 use super::{BLOCKING_WRITE_TIMEOUT, Collector, Core};
@@ -105,25 +105,7 @@ impl Collector {
             .or_insert(from);
         *count += 1;
         let n = *count;
-        let now = timestamp(Utc::now());
-        Event {
-            id: EventId::sampled(&self.cluster, &key, kind, n).to_string(),
-            id_source: IdSource::sampled(n),
-            cluster: self.cluster.clone(),
-            r#type: kind.to_string(),
-            occurred_at: Some(now),
-            observed_at: Some(now),
-            source: Source::Derived.into(),
-            confidence: Confidence::Observed.into(),
-            entity: Some(Entity {
-                kind: "cluster".to_owned(),
-                key,
-            }),
-            run_seq: n,
-            schema_version: SCHEMA_VERSION,
-            payload: Some(Payload::Capture(capture_event)),
-            ..Event::default()
-        }
+        sampled_capture_event(&self.cluster, kind, &key, n, Utc::now(), capture_event)
     }
 }
 
@@ -172,6 +154,8 @@ fn counted_as(kind: &str, capture_event: &CaptureEvent) -> String {
 
 #[cfg(test)]
 mod tests {
+    use mesh_events::timestamp;
+
     use super::*;
 
     #[test]

@@ -5,10 +5,8 @@ use std::collections::BTreeSet;
 use chrono::{DateTime, SecondsFormat, Utc};
 use mesh_events::catalogue::SLURM_EVENTS;
 use mesh_events::proto::mesh::capture::v1::CaptureEvent;
-use mesh_events::proto::mesh::event::v1::{
-    Confidence, Correlation, Entity, IdSource, Source, event::Payload,
-};
-use mesh_events::{Event, EventId, EventType, SCHEMA_VERSION, timestamp};
+use mesh_events::proto::mesh::event::v1::{Correlation, IdSource};
+use mesh_events::{Event, EventId, EventType, capture_event, timestamp};
 
 /// A stored gap.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -107,10 +105,9 @@ impl Gap {
         self.event(
             cluster,
             EventType::CaptureGapOpened,
-            self.found_at,
             CaptureEvent {
                 message,
-                ..self.capture_event()
+                ..self.payload()
             },
         )
     }
@@ -121,11 +118,10 @@ impl Gap {
         let event = self.event(
             cluster,
             EventType::CaptureGapClosed,
-            self.found_at,
             CaptureEvent {
                 message,
                 not_recoverable: "audit entries: deliveries, reads, keys, retention".to_owned(),
-                ..self.capture_event()
+                ..self.payload()
             },
         );
         let [opened, closed] = self.event_ids(cluster);
@@ -140,7 +136,7 @@ impl Gap {
         }
     }
 
-    fn capture_event(&self) -> CaptureEvent {
+    fn payload(&self) -> CaptureEvent {
         let time = |micros| DateTime::from_timestamp_micros(micros).map(timestamp);
         CaptureEvent {
             source: "stream".to_owned(),
@@ -150,32 +146,22 @@ impl Gap {
         }
     }
 
-    fn event(&self, cluster: &str, kind: EventType, at: i64, capture_event: CaptureEvent) -> Event {
-        let at = DateTime::from_timestamp_micros(at).map(timestamp);
+    fn event(&self, cluster: &str, kind: EventType, payload: CaptureEvent) -> Event {
+        let found_at = DateTime::from_timestamp_micros(self.found_at).unwrap_or_default();
         let (counted, n) = self.counted();
         Event {
             id: self.id(cluster).to_string(),
             id_source: IdSource::sampled_for(&counted, n),
-            cluster: cluster.to_owned(),
-            r#type: kind.to_string(),
-            occurred_at: at,
-            observed_at: at,
-            source: Source::Derived.into(),
             source_detail: "ledger".to_owned(),
-            confidence: Confidence::Observed.into(),
-            entity: Some(Entity {
-                kind: "cluster".to_owned(),
-                key: "capture/stream".to_owned(),
-            }),
-            schema_version: SCHEMA_VERSION,
-            payload: Some(Payload::Capture(capture_event)),
-            ..Event::default()
+            ..capture_event(cluster, kind, "capture/stream", found_at, payload)
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use mesh_events::proto::mesh::event::v1::event::Payload;
+
     use super::*;
 
     #[test]

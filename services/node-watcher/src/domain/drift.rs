@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use chrono::{DateTime, Utc};
 use mesh_events::proto::mesh::capture::v1::CaptureEvent;
-use mesh_events::proto::mesh::event::v1::{Confidence, Entity, Source, event::Payload};
-use mesh_events::{Event, EventId, EventType, SCHEMA_VERSION, timestamp};
+use mesh_events::proto::mesh::event::v1::Source;
+use mesh_events::{Event, EventType, sampled_capture_event};
 use serde::{Deserialize, Serialize};
 use slurm_client::Drift;
 
@@ -60,27 +60,21 @@ impl PublishedDrifts {
 }
 
 fn event(cluster: &str, asked: &str, message: String, n: u64, now: DateTime<Utc>) -> Event {
-    let kind = EventType::CaptureSchemaDrift;
+    let drift = CaptureEvent {
+        source: SOURCE.to_owned(),
+        message,
+        ..CaptureEvent::default()
+    };
     Event {
-        id: EventId::sampled(cluster, ENTITY, kind, n).to_string(),
-        cluster: cluster.to_owned(),
-        r#type: kind.to_string(),
-        occurred_at: Some(timestamp(now)),
-        observed_at: Some(timestamp(now)),
         source: Source::Sweep.into(),
         source_detail: asked.to_owned(),
-        confidence: Confidence::Observed.into(),
-        entity: Some(Entity {
-            kind: "cluster".to_owned(),
-            key: ENTITY.to_owned(),
-        }),
-        run_seq: n,
-        schema_version: SCHEMA_VERSION,
-        payload: Some(Payload::Capture(CaptureEvent {
-            source: SOURCE.to_owned(),
-            message,
-            ..CaptureEvent::default()
-        })),
-        ..Event::default()
+        ..sampled_capture_event(
+            cluster,
+            EventType::CaptureSchemaDrift,
+            ENTITY,
+            n,
+            now,
+            drift,
+        )
     }
 }

@@ -1,8 +1,7 @@
 //! The gap of stored state that could not be read.
 
 use chrono::{DateTime, Utc};
-use mesh_events::proto::mesh::event::v1::{Confidence, Entity, IdSource, Source, event::Payload};
-use mesh_events::{Event, EventId, EventType, SCHEMA_VERSION, timestamp, unreadable_state};
+use mesh_events::{Event, EventType, sampled_capture_event, unreadable_state};
 
 use super::drift;
 
@@ -34,25 +33,7 @@ impl LostState {
         let (states, lost): (Vec<String>, Vec<&str>) = parts.into_iter().unzip();
         let gap = unreadable_state(&states.join(" and "), &lost.join("; "), None, now, 0);
         let kind = EventType::CaptureGapClosed;
-        let now = timestamp(now);
-        Event {
-            // Not of the entity `capture/state`, whose events ingest counts.
-            id: EventId::sampled(cluster, drift::ENTITY, kind, n).to_string(),
-            id_source: IdSource::sampled(n),
-            cluster: cluster.to_owned(),
-            r#type: kind.to_string(),
-            occurred_at: Some(now),
-            observed_at: Some(now),
-            source: Source::Derived.into(),
-            confidence: Confidence::Observed.into(),
-            entity: Some(Entity {
-                kind: "cluster".to_owned(),
-                key: drift::ENTITY.to_owned(),
-            }),
-            run_seq: n,
-            schema_version: SCHEMA_VERSION,
-            payload: Some(Payload::Capture(gap)),
-            ..Event::default()
-        }
+        // Not of the entity `capture/state`, whose events ingest counts.
+        sampled_capture_event(cluster, kind, drift::ENTITY, n, now, gap)
     }
 }

@@ -54,7 +54,7 @@ pub(crate) use self::unseen_ids::MAX_CLOCK_SKEW_SECS;
 use self::unseen_ids::UnseenWaits;
 pub use self::usage_backlog::DueUsageLookup;
 use self::usage_backlog::UsageBacklog;
-pub use self::waiting_jobs::{StoredJob, WaitingJobs};
+use self::waiting_jobs::WaitingJobs;
 use crate::Error;
 use crate::adapters::fenced::NO_TIMEOUT;
 use crate::adapters::meta::{Meta, Newest};
@@ -212,6 +212,8 @@ impl Collector {
         let usage_backlog = UsageBacklog::of(&loaded.run_store, now, &config);
         let array_submission_backlog = ArraySubmissionBacklog::of(&loaded.run_store);
         let unseen_waits = UnseenWaits::of(&meta.unseen, tokio::time::Instant::now());
+        let mut waiting = WaitingJobs::default();
+        waiting.restore(cluster, loaded.waiting);
         let mut core = Core {
             run_store: loaded.run_store,
             meta,
@@ -221,7 +223,7 @@ impl Collector {
             stored_at: tokio::time::Instant::now(),
             last: PayloadCache::default(),
             lookups: HashMap::new(),
-            waiting: loaded.waiting,
+            waiting,
             task_lookups: HashMap::new(),
             usage_backlog,
             array_submission_backlog,

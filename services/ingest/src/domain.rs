@@ -23,6 +23,7 @@ mod rows;
 mod run_state;
 mod run_store;
 mod running;
+mod stored_job;
 mod suspensions;
 #[cfg(test)]
 mod tests;
@@ -42,4 +43,5 @@ pub use rebuild::rebuild;
 pub use rows::{fold, parts_of_jobs, provisional};
 pub use run_state::{Candidate, End, RunState};
 pub use run_store::{LocalRunKey, RunStore};
+pub use stored_job::{StoredJob, StoredObservation, StoredRun};
 pub use usage::{RunUsage, usages};

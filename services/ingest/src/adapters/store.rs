@@ -18,8 +18,7 @@ use super::fenced::{Fenced, VERSION, pack, unpack};
 use super::meta::Meta;
 use super::shards::{shard_number, shard_of, shard_of_record};
 use crate::Error;
-use crate::collector::{StoredJob, WaitingJobs};
-use crate::domain::{RunState, RunStore};
+use crate::domain::{RunState, RunStore, StoredJob};
 
 /// Maximum number of shard values in memory at once. All values of half a million runs would take 100 MB.
 const MAX_CONCURRENT_SHARDS: usize = 16;
@@ -38,8 +37,8 @@ struct Shard<T> {
 pub struct Loaded {
     /// All stored runs.
     pub run_store: RunStore,
-    /// What waits for the end of an earlier run.
-    pub waiting: WaitingJobs,
+    /// What waits for the end of an earlier run, by Slurm's job id.
+    pub waiting: BTreeMap<u32, StoredJob>,
     /// Cluster entry; `None` at the very first start.
     pub meta: Option<Meta>,
     /// Events whose publication is not confirmed.
@@ -82,7 +81,7 @@ impl Store {
         let mut store = Self { bucket, prefix };
         let mut loaded = Loaded {
             run_store: RunStore::default(),
-            waiting: WaitingJobs::default(),
+            waiting: BTreeMap::new(),
             meta: None,
             outbox: Vec::new(),
             unconfirmed: BTreeSet::new(),
@@ -125,28 +124,29 @@ impl Store {
             loaded.unconfirmed.extend(shard_number(&entry.key));
         }
         loaded.outbox.extend(outbox);
-        loaded.waiting.restore(cluster, shard.waiting);
+        loaded.waiting.extend(shard.waiting);
         for (run, tracked) in runs {
             loaded.run_store.put(run, tracked);
         }
         Ok(())
     }
 
-    /// Writes shards from the run store and what waits, with the events to be published, and retries for at most `max_wait`. Returns whether all of it is
-    /// stored.
+    /// Writes shards from the run store and what waits in each of them, with the events to be published, and retries for at most `max_wait`.
+    /// Returns whether all of it is stored.
     ///
     /// # Errors
     /// [`Error::Fenced`] if another ingest wrote one of them.
     pub async fn write(
         &mut self,
-        state: (&RunStore, &WaitingJobs),
+        run_store: &RunStore,
+        waiting: impl Fn(u32) -> BTreeMap<u32, StoredJob>,
         shards: &BTreeSet<u32>,
         outbox: &[(u32, Event)],
         max_wait: Duration,
     ) -> Result<bool, Error> {
         let shards: Vec<u32> = shards.iter().copied().collect();
         for some in shards.chunks(MAX_CONCURRENT_SHARDS) {
-            for (number, shard) in values(state, some, outbox) {
+            for (number, shard) in values(run_store, &waiting, some, outbox) {
                 let key = format!("{}.{number}", self.prefix);
                 if !self.bucket.put(key, &shard, max_wait).await? {
                     return Ok(false);
@@ -195,14 +195,15 @@ impl Store {
 
 /// Builds the values of some shards.
 fn values<'a>(
-    (run_store, waiting): (&'a RunStore, &WaitingJobs),
+    run_store: &'a RunStore,
+    waiting: impl Fn(u32) -> BTreeMap<u32, StoredJob>,
     shards: &[u32],
     outbox: &[(u32, Event)],
 ) -> BTreeMap<u32, Shard<&'a RunState>> {
     let without_runs = |shard: u32| Shard {
         version: VERSION,
         runs: BTreeMap::new(),
-        waiting: waiting.of_shard(shard),
+        waiting: waiting(shard),
         outbox: Vec::new(),
     };
     let shards_of = shards.iter().map(|shard| (*shard, without_runs(*shard)));

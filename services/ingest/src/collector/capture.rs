@@ -63,7 +63,8 @@ impl Collector {
             dirty.insert(shard);
             store
                 .write(
-                    (run_store, waiting),
+                    run_store,
+                    |shard| waiting.of_shard(shard),
                     &shards,
                     &outbox,
                     BLOCKING_WRITE_TIMEOUT,

@@ -123,9 +123,9 @@ impl Collector {
                 waiting,
                 ..
             } = core;
-            let state = (&*run_store, &*waiting);
+            let waiting = |shard| waiting.of_shard(shard);
             let mut stored = store
-                .write(state, &shards, &outbox, BLOCKING_WRITE_TIMEOUT)
+                .write(run_store, waiting, &shards, &outbox, BLOCKING_WRITE_TIMEOUT)
                 .await?;
             if stored && counted.iter().any(OutboxEvent::is_capture) {
                 stored = store.write_meta(&meta, &[], BLOCKING_WRITE_TIMEOUT).await?;
@@ -207,9 +207,14 @@ impl Core {
         if *ahead {
             return Ok(());
         }
-        let state = (&*run_store, &*waiting);
         if store
-            .write(state, dirty, &[], BLOCKING_WRITE_TIMEOUT)
+            .write(
+                run_store,
+                |shard| waiting.of_shard(shard),
+                dirty,
+                &[],
+                BLOCKING_WRITE_TIMEOUT,
+            )
             .await?
         {
             dirty.clear();

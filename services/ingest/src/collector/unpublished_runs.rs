@@ -12,7 +12,7 @@ use slurm_types::JobId;
 use tokio::time::Instant;
 
 use self::stored::UnpublishedRun;
-pub(super) use self::stored::{StoredRun, UnpublishedRuns};
+pub(super) use self::stored::UnpublishedRuns;
 use super::gaps::{lost, owner_suffix};
 use super::open_lookups::WAIT_STORE_INTERVAL;
 use super::{Collector, Core};

@@ -10,7 +10,7 @@ use mesh_events::{EventType, RunKey};
 use slurm_client::JobRecord;
 use slurm_types::JobId;
 
-pub use self::stored::{StoredJob, WaitingJobs};
+pub use self::stored::WaitingJobs;
 use super::deferred::{DeferredKey, DeferredObservation, max_age, oldest_kept};
 use super::{Collector, Core};
 use crate::adapters::shards::shard_of_record;

@@ -1,15 +1,14 @@
-//! The runs that are not published yet, and how they are stored with what waits for the same job.
+//! The runs that are not published yet, and how they are restored.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use mesh_events::RunKey;
-use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use crate::adapters::shards::shard_of_record;
 use crate::collector::accounting_wait::AccountingWait;
-use crate::domain::Owner;
+use crate::domain::{Owner, StoredRun};
 
 /// A run that is not published yet.
 #[derive(Clone, Debug)]
@@ -32,16 +31,6 @@ impl UnpublishedRun {
             stored: waited,
         }
     }
-}
-
-/// As stored with what waits for the same job.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub(in crate::collector) struct StoredRun {
-    #[serde(rename = "o", default)]
-    owner: Owner,
-    /// How long accounting was waited for, in seconds.
-    #[serde(rename = "w", default)]
-    waited: u64,
 }
 
 /// Runs that are not published yet.

@@ -47,7 +47,7 @@ pub(crate) use self::gaps::names;
 use self::open_lookups::{OpenLookup, OpenTaskLookup};
 use self::outbox::StoredProgress;
 use self::payload_cache::PayloadCache;
-pub use self::republish::{Window, without_usage};
+pub use self::republish::{RepublishWindow, without_usage};
 pub use self::traced_observation::TracedObservation;
 use self::unreadable::Rebuilder;
 pub(crate) use self::unseen_ids::MAX_CLOCK_SKEW_SECS;
@@ -56,8 +56,8 @@ pub use self::usage_backlog::DueUsageLookup;
 use self::usage_backlog::UsageBacklog;
 use self::waiting_jobs::WaitingJobs;
 use crate::Error;
+use crate::adapters::capture_state::{CaptureState, NewestJob};
 use crate::adapters::fenced::NO_TIMEOUT;
-use crate::adapters::meta::{Meta, Newest};
 use crate::adapters::store::Store;
 use crate::config::Config;
 use crate::domain::{Owner, RunStore};
@@ -80,11 +80,11 @@ pub struct FollowUpLookups {
 }
 
 /// Run store and publication state, behind one lock.
-pub struct Core {
+pub struct CollectorState {
     /// All stored runs.
     pub run_store: RunStore,
     /// Stored state of the cluster.
-    pub meta: Meta,
+    pub capture: CaptureState,
     store: Store,
     dirty: BTreeSet<u32>,
     /// What the last complete write has stored of the progress.
@@ -106,7 +106,7 @@ pub struct Core {
     /// Waits for the rows of jobs that no poll has shown.
     unseen_waits: UnseenWaits,
     /// Newest job that polls have shown.
-    newest: Option<Newest>,
+    newest: Option<NewestJob>,
     /// Whether something was decided but not published: the run store is ahead of the bus and must not be stored.
     ahead: bool,
     /// Stream sequence of the newest event that was published before its state was stored.
@@ -117,7 +117,7 @@ pub struct Core {
     clock: Clock,
 }
 
-impl Core {
+impl CollectorState {
     /// Returns the owner of a run, if it was seen since this ingest became leader.
     pub fn owner_of(&self, run: &RunKey) -> Option<Owner> {
         self.last.get(run).map(|(_, owner)| owner)
@@ -135,7 +135,7 @@ pub struct Collector {
     over_rest: bool,
     bus: Bus,
     identities: Arc<IdentityResolver>,
-    core: Arc<Mutex<Core>>,
+    state: Arc<Mutex<CollectorState>>,
     backlog_changed: Arc<Notify>,
     shutdown: CancellationToken,
 }
@@ -168,27 +168,27 @@ impl Collector {
         let rebuilding = rebuilder.rebuild(&mut loaded.run_store, &mut recovered);
         let rebuilt = Box::pin(rebuilding).await?;
         let now = Utc::now().timestamp();
-        let stored_meta = loaded.meta.or(rebuilt);
-        let is_new = stored_meta.is_none();
-        let mut meta = stored_meta.unwrap_or_else(|| Meta {
+        let stored_capture = loaded.capture.or(rebuilt);
+        let is_new = stored_capture.is_none();
+        let mut capture = stored_capture.unwrap_or_else(|| CaptureState {
             capture_since: now,
             watermark: now,
-            ..Meta::default()
+            ..CaptureState::default()
         });
-        capture::count_outbox(&mut meta, &loaded.outbox);
+        capture::count_outbox(&mut capture, &loaded.outbox);
         let republished = loaded.outbox.len();
         bus.publish_outbox(loaded.outbox, &shutdown).await?;
         if is_new {
             // Else a start after a kill during the very first poll would take what was submitted meanwhile for older than capture.
-            store.write_meta(&meta, &[], NO_TIMEOUT).await?;
+            store.write_capture_state(&capture, &[], NO_TIMEOUT).await?;
         }
-        let published = meta.published;
-        let mut stored = StoredProgress::of(&meta);
+        let published = capture.published;
+        let mut stored = StoredProgress::of(&capture);
         let run_store = &mut loaded.run_store;
         let restored = published::restore_published(
             &bus,
             cluster,
-            &meta,
+            &capture,
             run_store,
             config.ended_run_retention,
             &condition,
@@ -198,25 +198,25 @@ impl Collector {
         // Else each start would publish these again, until something else in their shard changes.
         dirty.extend(loaded.unconfirmed);
         dirty.extend(&unreadable.shards);
-        let since = meta.watermark;
+        let since = capture.watermark;
         // Before the first poll moves the watermark; both are stored with one write.
         let newest = loaded.run_store.newest_time(now);
-        meta.backlog_from = accounting_backlog::at_start(&mut meta, &config, now, newest);
-        stored.note_backlog(&meta);
+        capture.backlog_from = accounting_backlog::at_start(&mut capture, &config, now, newest);
+        stored.note_backlog(&capture);
         tracing::info!(
             runs = loaded.run_store.len(),
             republished,
-            first_start = !meta.baseline_done,
+            first_start = !capture.baseline_done,
             "state loaded"
         );
         let usage_backlog = UsageBacklog::of(&loaded.run_store, now, &config);
         let array_submission_backlog = ArraySubmissionBacklog::of(&loaded.run_store);
-        let unseen_waits = UnseenWaits::of(&meta.unseen, tokio::time::Instant::now());
+        let unseen_waits = UnseenWaits::of(&capture.unseen, tokio::time::Instant::now());
         let mut waiting = WaitingJobs::default();
         waiting.restore(cluster, loaded.waiting);
-        let mut core = Core {
+        let mut state = CollectorState {
             run_store: loaded.run_store,
-            meta,
+            capture,
             store,
             dirty,
             stored,
@@ -235,15 +235,15 @@ impl Collector {
             backlog_progress: BacklogProgress::default(),
             clock: Clock::new(Instant::now(), now),
         };
-        core.ask_on();
-        let core = Arc::new(Mutex::new(core));
+        state.restore_lookups();
+        let state = Arc::new(Mutex::new(state));
         let collector = Self {
             cluster: cluster.to_owned(),
             config,
             over_rest,
             bus,
             identities,
-            core,
+            state,
             backlog_changed: Arc::default(),
             shutdown,
         };
@@ -257,8 +257,8 @@ impl Collector {
     }
 
     /// Locks the run store.
-    pub async fn core(&self) -> MutexGuard<'_, Core> {
-        self.core.lock().await
+    pub async fn state(&self) -> MutexGuard<'_, CollectorState> {
+        self.state.lock().await
     }
 
     fn late_after(&self) -> i64 {

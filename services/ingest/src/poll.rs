@@ -119,7 +119,7 @@ impl<S: JobQueries> Poller<S> {
                 Ok(PollOutcome::Done { answer }) => {
                     // One slow answer proves no load: squeue waits ten seconds for a controller that fails over to its backup (22.05).
                     let usual = answer.min(std::mem::replace(&mut before, answer));
-                    let polite = poll_delay(usual, self.hooks.ring_well(), &config)
+                    let polite = poll_delay(usual, self.hooks.is_healthy(), &config)
                         .max(self.slurm.min_poll_interval(answer));
                     let pause = interval.saturating_sub(began.elapsed()).max(polite);
                     (pause, polite.max(MIN_PAUSE))
@@ -143,8 +143,8 @@ impl<S: JobQueries> Poller<S> {
             Err(error) => return self.unavailable(&error).await.map(PollOutcome::Retry),
         };
         let answer = began.elapsed();
-        let number = self.collector.core().await.meta.poll + 1;
-        if listing.rows.is_empty() && !self.collector.core().await.run_store.is_empty() {
+        let number = self.collector.state().await.capture.poll + 1;
+        if listing.rows.is_empty() && !self.collector.state().await.run_store.is_empty() {
             // An empty answer with status 0 proves nothing, unless a controller that is up confirms it.
             match unless_stopped(&self.shutdown, self.slurm.ping()).await? {
                 Ok(ping) if ping.up => {}
@@ -158,12 +158,12 @@ impl<S: JobQueries> Poller<S> {
         let rows: BTreeSet<u32> = listing.rows.iter().map(|row| row.job_id.get()).collect();
         self.collector.touch(&rows, now).await;
         let (changed, missing, arrays, unpublished) = {
-            let core = self.collector.core().await;
+            let state = self.collector.state().await;
             (
-                changed(&core.run_store, &listing),
-                missing(&core.run_store, &listing, &rows),
-                arrays(&core.run_store, &listing),
-                shown(&core.unpublished_jobs(), &listing),
+                changed(&state.run_store, &listing),
+                missing(&state.run_store, &listing, &rows),
+                arrays(&state.run_store, &listing),
+                shown(&state.unpublished_jobs(), &listing),
             )
         };
         let cause = Cause::Poll(number);
@@ -198,13 +198,13 @@ impl<S: JobQueries> Poller<S> {
     async fn publish_queue(&mut self, queue: &Queue) -> Result<(), Error> {
         let cluster = self.collector.cluster.clone();
         let chunks = {
-            let core = self.collector.core().await;
-            queue::chunks(&cluster, &core.run_store, queue)
+            let state = self.collector.state().await;
+            queue::chunks(&cluster, &state.run_store, queue)
         };
         for number in 0..chunks.len() {
             let chunk = {
-                let core = self.collector.core().await;
-                queue::chunk(&cluster, &core.run_store, queue, &chunks, number)
+                let state = self.collector.state().await;
+                queue::chunk(&cluster, &state.run_store, queue, &chunks, number)
             };
             if !self.queue.publish(number, chunk.encode_to_vec()).await? {
                 return Ok(());

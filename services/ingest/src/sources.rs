@@ -89,7 +89,13 @@ impl SlurmSource {
         collector: Collector,
         condition: Option<Condition>,
     ) -> Self {
-        let down_since = collector.core().await.meta.down_since.get(name).copied();
+        let down_since = collector
+            .state()
+            .await
+            .capture
+            .down_since
+            .get(name)
+            .copied();
         let state = SourceState {
             down_since: down_since.and_then(|seconds| chrono::DateTime::from_timestamp(seconds, 0)),
             ..SourceState::default()

@@ -44,9 +44,9 @@ impl<S: JobQueries> BatchStepEnds<'_, S> {
     ) -> Result<CompletedRuns, Error> {
         let CompletedRuns { runs, open } = completed;
         let (unconfirmed, mut runs, mut open) = {
-            let core = self.collector.core().await;
+            let state = self.collector.state().await;
             let is_due = |run: &Observation| {
-                let known = core.run_store.get(&run_of(&core.run_store, run));
+                let known = state.run_store.get(&run_of(&state.run_store, run));
                 let is_reported = reported.iter().any(|end| end.run == run.run);
                 match known.filter(|known| known.end_kind().is_some()) {
                     Some(known) if !self.republish => is_reported && !known.has_certain_end(),
@@ -83,9 +83,9 @@ impl<S: JobQueries> BatchStepEnds<'_, S> {
             return Ok(in_order(runs, open));
         };
         let steps = usages(&self.collector.cluster, &records);
-        let core = self.collector.core().await;
+        let state = self.collector.state().await;
         let is_published = |run: &Observation| {
-            let known = core.run_store.get(&run_of(&core.run_store, run));
+            let known = state.run_store.get(&run_of(&state.run_store, run));
             !self.republish && known.is_some_and(|known| known.end_kind().is_some())
         };
         for mut run in unconfirmed {

@@ -107,7 +107,7 @@ impl<S: JobQueries> CatchUp<S> {
                 let Some(backlog) = self.collector.backlog().await else {
                     break;
                 };
-                self.pay(backlog, &mut unseen, ids_from).await?;
+                self.read_backlog(backlog, &mut unseen, ids_from).await?;
             }
             let next_lookup = self.look_up(&mut unseen).await?;
             let next_lookup = OptionFuture::from(next_lookup.map(sleep_until));
@@ -120,7 +120,7 @@ impl<S: JobQueries> CatchUp<S> {
     }
 
     /// Works off the backlog. Unseen ids are looked up meanwhile from the given time on.
-    async fn pay(
+    async fn read_backlog(
         &self,
         backlog: BacklogWindow,
         unseen: &mut UnseenIds,
@@ -128,7 +128,7 @@ impl<S: JobQueries> CatchUp<S> {
     ) -> Result<(), Error> {
         let accounting = self.collector.config.accounting;
         let recovered = match accounting {
-            true => self.walk(&backlog, unseen, ids_from).await?,
+            true => self.read_windows(&backlog, unseen, ids_from).await?,
             false => Some(0),
         };
         // The clock was set back, so the backlog window has moved.
@@ -164,7 +164,7 @@ impl<S: JobQueries> CatchUp<S> {
     }
 
     /// Reads the whole backlog, window by window. Returns the number of ends that were new; `None` if the clock was set back meanwhile.
-    async fn walk(
+    async fn read_windows(
         &self,
         backlog: &BacklogWindow,
         unseen: &mut UnseenIds,
@@ -198,7 +198,7 @@ impl<S: JobQueries> CatchUp<S> {
                     ended.into_iter().map(TracedObservation::new).collect();
                 recovered += self.collector.count_new(&readings).await;
                 self.collector
-                    .absorb_until_stored(&Cause::Accounting, readings)
+                    .apply_until_stored(&Cause::Accounting, readings)
                     .await?;
                 self.look_up_from(ids_from, unseen).await?;
             }
@@ -256,7 +256,7 @@ impl<S: JobQueries> CatchUp<S> {
     /// Returns the earliest end to publish, in Unix seconds. Runs that ended before capture began are published only if history is
     /// configured.
     async fn since(&self, backlog: &BacklogWindow) -> i64 {
-        let capture_since = self.collector.core().await.meta.capture_since;
+        let capture_since = self.collector.state().await.capture.capture_since;
         let history = self.collector.config.history_since(capture_since);
         let history = history.ok().flatten().unwrap_or(i64::MAX);
         capture_since.min(history).max(backlog.from)

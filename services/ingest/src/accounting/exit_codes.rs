@@ -48,9 +48,9 @@ impl<S: JobQueries> ExitCodeReader<'_, S> {
     pub async fn complete(&self, runs: Vec<Observation>) -> Result<CompletedRuns, Error> {
         let oldest = Utc::now().timestamp() - CONTROLLER_RETENTION_SECS;
         let (lacking, mut runs): (Vec<Observation>, Vec<Observation>) = {
-            let core = self.collector.core().await;
+            let state = self.collector.state().await;
             runs.into_iter().partition(|run| {
-                let known = core.run_store.get(&run.run);
+                let known = state.run_store.get(&run.run);
                 let has_ended = known.is_some_and(|known| known.end_kind().is_some());
                 lacks_code(run)
                     && run.end.is_some_and(|end| end > oldest)

@@ -14,7 +14,7 @@ use mesh_events::{Event, EventId, EventType, RunKey, capture_event};
 
 use crate::Error;
 use crate::accounting::catch_up::{CatchUp, MAX_IDS_PER_LOOKUP, MAX_ROWS_PER_BATCH};
-use crate::collector::{Window, names, without_usage};
+use crate::collector::{RepublishWindow, names, without_usage};
 use crate::domain::{Owner, RunStore, fold, parts_of_jobs, usages};
 
 /// Seconds between a fact and its latest publication that a gap considers. Facts published later are not searched for.
@@ -86,8 +86,8 @@ impl GapFiller {
             |time: &Option<pbjson_types::Timestamp>| time.as_ref().map(|time| time.seconds);
         let now = Utc::now();
         let from = seconds(&gap_event.from).unwrap_or_default() - PUBLISH_MARGIN_SECS;
-        let window = Window {
-            from: from.max(self.catch_up.collector.core().await.meta.capture_since),
+        let window = RepublishWindow {
+            from: from.max(self.catch_up.collector.state().await.capture.capture_since),
             // The gap may end within this second.
             to: seconds(&gap_event.to).unwrap_or(now.timestamp()) + 1,
         };

@@ -177,19 +177,19 @@ impl<S: JobQueries> AccountingResolver<S> {
         compare_again(open, recorded);
         answered.retain(|job_id| open.get(job_id).is_some_and(|one| one.incomplete.is_none()));
         let known = self.after_capture_start(known).await;
-        let absorbed = self.collector.absorb(&Cause::Accounting, known).await?;
-        let mut not_stored = absorbed.not_stored;
+        let applied = self.collector.apply(&Cause::Accounting, known).await?;
+        let mut not_stored = applied.not_stored;
         let cause = Cause::Hook("JobComp".to_owned());
-        let absorbed = self.collector.absorb(&cause, readings.clone()).await?;
+        let applied = self.collector.apply(&cause, readings.clone()).await?;
         for TracedObservation { observation, .. } in readings {
             let lookup = open.get_mut(&observation.raw_id);
-            if absorbed.not_stored.contains(&observation.raw_id)
+            if applied.not_stored.contains(&observation.raw_id)
                 && let Some(lookup) = lookup
             {
                 lookup.evidence.push(observation);
             }
         }
-        not_stored.extend(absorbed.not_stored);
+        not_stored.extend(applied.not_stored);
         // Their doorbells wait, too.
         answered.retain(|job_id| !not_stored.contains(job_id));
         for job_id in answered {
@@ -217,11 +217,11 @@ impl<S: JobQueries> AccountingResolver<S> {
         rows: &[Observation],
         stand_ins: &BTreeSet<u32>,
     ) -> JudgedEnds {
-        let core = self.collector.core().await;
+        let state = self.collector.state().await;
         let mut judged = JudgedEnds::default();
         for end in std::mem::take(&mut lookup.evidence) {
-            let run = run_of(&core.run_store, &end);
-            let known = core.run_store.get(&run);
+            let run = run_of(&state.run_store, &end);
+            let known = state.run_store.get(&run);
             let records = Records {
                 rows: self.collector.config.accounting.then_some(rows),
                 has_stand_in: stand_ins.contains(&job_id),
@@ -238,7 +238,7 @@ impl<S: JobQueries> AccountingResolver<S> {
                 EndVerdict::Open => lookup.evidence.push(end),
                 EndVerdict::Inferred(mut end) => {
                     // The controller has shown the owner.
-                    if let Some(owner) = core.owner_then(&run) {
+                    if let Some(owner) = state.known_owner(&run) {
                         end.owner = owner;
                     }
                     tracing::info!(
@@ -257,7 +257,7 @@ impl<S: JobQueries> AccountingResolver<S> {
                         run = end.run.entity_key(),
                         "job end reported by hook is of an unknown run, sent to dead letters"
                     );
-                    refuse(lookup.take_rings_of(&end.run), "unknown", UNKNOWN_RUN);
+                    refuse(lookup.take_requests_of(&end.run), "unknown", UNKNOWN_RUN);
                 }
             }
         }
@@ -319,11 +319,11 @@ impl<S: JobQueries> AccountingResolver<S> {
 
     /// Drops runs that ended before capture began.
     async fn after_capture_start(&self, runs: Vec<Observation>) -> Vec<TracedObservation> {
-        let core = self.collector.core().await;
-        let since = core.meta.capture_since;
+        let state = self.collector.state().await;
+        let since = state.capture.capture_since;
         runs.into_iter()
             .filter(|run| {
-                core.run_store.get(&run.run).is_some() || run.end.is_none_or(|end| end >= since)
+                state.run_store.get(&run.run).is_some() || run.end.is_none_or(|end| end >= since)
             })
             .map(TracedObservation::new)
             .collect()

@@ -14,8 +14,8 @@ use mesh_runtime::Condition;
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
+use super::capture_state::CaptureState;
 use super::fenced::{Fenced, VERSION, pack, unpack};
-use super::meta::Meta;
 use super::shards::{shard_number, shard_of, shard_of_record};
 use crate::Error;
 use crate::domain::{RunState, RunStore, StoredJob};
@@ -34,28 +34,28 @@ struct Shard<T> {
 }
 
 /// State read from the bucket.
-pub struct Loaded {
+pub struct LoadedState {
     /// All stored runs.
     pub run_store: RunStore,
     /// What waits for the end of an earlier run, by Slurm's job id.
     pub waiting: BTreeMap<u32, StoredJob>,
     /// Cluster entry; `None` at the very first start.
-    pub meta: Option<Meta>,
+    pub capture: Option<CaptureState>,
     /// Events whose publication is not confirmed.
     pub outbox: Vec<Event>,
     /// Shards that still have such events.
     pub unconfirmed: BTreeSet<u32>,
     /// Values that could not be read, and were put aside.
-    pub unreadable: Unreadable,
+    pub unreadable: UnreadableValues,
 }
 
 /// Stored values that could not be read.
 #[derive(Debug, Default)]
-pub struct Unreadable {
+pub struct UnreadableValues {
     /// Shards of runs.
     pub shards: BTreeSet<u32>,
     /// Whether the cluster entry is one of them.
-    pub meta: bool,
+    pub capture_state: bool,
 }
 
 /// The bucket `mesh_ingest`.
@@ -74,26 +74,26 @@ impl Store {
         cluster: &str,
         condition: Condition,
         shutdown: &CancellationToken,
-    ) -> Result<(Self, Loaded), Error> {
+    ) -> Result<(Self, LoadedState), Error> {
         let prefix = subject::token(cluster);
         let (bucket, entries) =
             Fenced::load(bus, BUCKET_INGEST, &prefix, condition, shutdown).await?;
         let mut store = Self { bucket, prefix };
-        let mut loaded = Loaded {
+        let mut loaded = LoadedState {
             run_store: RunStore::default(),
             waiting: BTreeMap::new(),
-            meta: None,
+            capture: None,
             outbox: Vec::new(),
             unconfirmed: BTreeSet::new(),
-            unreadable: Unreadable::default(),
+            unreadable: UnreadableValues::default(),
         };
         for entry in entries {
             let Err(error) = store.read(cluster, &entry, &mut loaded) else {
                 continue;
             };
             store.bucket.put_aside(&entry, error).await?;
-            if entry.key == store.meta_key() {
-                loaded.unreadable.meta = true;
+            if entry.key == store.capture_state_key() {
+                loaded.unreadable.capture_state = true;
             }
             loaded.unreadable.shards.extend(shard_number(&entry.key));
         }
@@ -105,13 +105,13 @@ impl Store {
         &self,
         cluster: &str,
         entry: &BucketEntry,
-        loaded: &mut Loaded,
+        loaded: &mut LoadedState,
     ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-        if entry.key == self.meta_key() {
-            let mut meta: Meta = serde_json::from_slice(&entry.value)?;
-            loaded.outbox.extend(unpack(&meta.outbox)?);
-            meta.outbox.clear();
-            loaded.meta = Some(meta);
+        if entry.key == self.capture_state_key() {
+            let mut capture: CaptureState = serde_json::from_slice(&entry.value)?;
+            loaded.outbox.extend(unpack(&capture.outbox)?);
+            capture.outbox.clear();
+            loaded.capture = Some(capture);
             return Ok(());
         }
         let shard: Shard<RunState> = serde_json::from_slice(&entry.value)?;
@@ -173,22 +173,22 @@ impl Store {
     ///
     /// # Errors
     /// [`Error::Fenced`] if another ingest wrote it.
-    pub async fn write_meta(
+    pub async fn write_capture_state(
         &mut self,
-        meta: &Meta,
+        capture: &CaptureState,
         outbox: &[Event],
         max_wait: Duration,
     ) -> Result<bool, Error> {
-        let key = self.meta_key();
-        let meta = Meta {
+        let key = self.capture_state_key();
+        let capture = CaptureState {
             version: VERSION,
             outbox: outbox.iter().map(pack).collect(),
-            ..meta.clone()
+            ..capture.clone()
         };
-        self.bucket.put(key, &meta, max_wait).await
+        self.bucket.put(key, &capture, max_wait).await
     }
 
-    fn meta_key(&self) -> String {
+    fn capture_state_key(&self) -> String {
         format!("{}.meta", self.prefix)
     }
 }

@@ -9,9 +9,9 @@ use std::time::Instant;
 use mesh_events::EventType;
 
 use super::unseen_ids::too_many;
-use super::{Collector, Core};
+use super::{Collector, CollectorState};
 use crate::Error;
-use crate::adapters::meta::Meta;
+use crate::adapters::capture_state::CaptureState;
 use crate::config::Config;
 use crate::sources::SLURMDBD_BACKLOG_WAIT;
 
@@ -52,19 +52,19 @@ impl Clock {
 }
 
 /// Moves stored times along with a clock that was set. Returns whether it was set back.
-fn step(meta: &mut Meta, step: i64, now: i64) -> bool {
+fn step(capture: &mut CaptureState, step: i64, now: i64) -> bool {
     if step > 0 {
-        let before = meta.watermark;
-        meta.ahead_from = Some(meta.ahead_from.map_or(before, |from| from.min(before)));
+        let before = capture.watermark;
+        capture.ahead_from = Some(capture.ahead_from.map_or(before, |from| from.min(before)));
     }
     if step < 0 {
-        meta.watermark = meta.watermark.saturating_add(step);
-        meta.backlog_from = meta.backlog_from.map(|from| from.saturating_add(step));
-        meta.capture_since = meta.capture_since.min(now);
-        meta.ahead_from = None;
+        capture.watermark = capture.watermark.saturating_add(step);
+        capture.backlog_from = capture.backlog_from.map(|from| from.saturating_add(step));
+        capture.capture_since = capture.capture_since.min(now);
+        capture.ahead_from = None;
     }
     let is_past = |from: &mut i64| now.saturating_sub(*from) > MAX_CLOCK_AHEAD_SECS;
-    meta.ahead_from.take_if(is_past);
+    capture.ahead_from.take_if(is_past);
     step < 0
 }
 
@@ -90,34 +90,34 @@ pub(super) struct BacklogProgress {
 
 impl BacklogProgress {
     /// Returns the current backlog.
-    fn window(&mut self, meta: &Meta, now: i64) -> Option<BacklogWindow> {
+    fn window(&mut self, capture: &CaptureState, now: i64) -> Option<BacklogWindow> {
         self.added_from = None;
         Some(BacklogWindow {
-            from: meta.backlog_from?.min(now),
+            from: capture.backlog_from?.min(now),
             clock_steps: self.clock_steps,
         })
     }
 
     /// Adds the time since the last poll, if that is long ago. Returns whether it has grown.
-    fn grow(&mut self, meta: &mut Meta, config: &Config, now: i64) -> bool {
-        let Some(from) = after_poll(meta, config, now) else {
+    fn grow(&mut self, capture: &mut CaptureState, config: &Config, now: i64) -> bool {
+        let Some(from) = after_poll(capture, config, now) else {
             return false;
         };
-        self.add(meta, from);
+        self.add(capture, from);
         true
     }
 
     /// Adds the time since then.
-    fn add(&mut self, meta: &mut Meta, from: i64) {
+    fn add(&mut self, capture: &mut CaptureState, from: i64) {
         let earliest = |known: Option<i64>| Some(known.map_or(from, |known| known.min(from)));
-        meta.backlog_from = earliest(meta.backlog_from);
+        capture.backlog_from = earliest(capture.backlog_from);
         self.added_from = earliest(self.added_from);
     }
 
     /// Shortens the backlog by what was worked off. What was added meanwhile stays.
-    fn shorten(&self, meta: &mut Meta, backlog: &BacklogWindow, until: Option<i64>) {
+    fn shorten(&self, capture: &mut CaptureState, backlog: &BacklogWindow, until: Option<i64>) {
         if backlog.clock_steps == self.clock_steps {
-            meta.backlog_from = until.into_iter().chain(self.added_from).min();
+            capture.backlog_from = until.into_iter().chain(self.added_from).min();
         }
     }
 }
@@ -127,64 +127,64 @@ impl BacklogProgress {
 ///
 /// `newest` is the latest time of any run that is not in the future.
 pub(super) fn at_start(
-    meta: &mut Meta,
+    capture: &mut CaptureState,
     config: &Config,
     now: i64,
     newest: Option<i64>,
 ) -> Option<i64> {
-    meta.capture_since = meta.capture_since.min(now);
-    if meta.watermark > now {
-        meta.watermark = newest.unwrap_or(meta.capture_since).min(now);
+    capture.capture_since = capture.capture_since.min(now);
+    if capture.watermark > now {
+        capture.watermark = newest.unwrap_or(capture.capture_since).min(now);
         tracing::warn!(
             now,
-            since = meta.watermark,
+            since = capture.watermark,
             "clock was ahead at the last poll, reading accounting since the newest record"
         );
     }
-    if let Some(from) = meta.ahead_from.take() {
-        meta.watermark = meta.watermark.min(from);
+    if let Some(from) = capture.ahead_from.take() {
+        capture.watermark = capture.watermark.min(from);
     }
-    let absence = if meta.baseline_done {
-        Some(meta.watermark.saturating_sub(config.overlap_secs()))
+    let absence = if capture.baseline_done {
+        Some(capture.watermark.saturating_sub(config.overlap_secs()))
     } else {
-        config.history_since(meta.capture_since).ok().flatten()
+        config.history_since(capture.capture_since).ok().flatten()
     };
-    let backlog_start = meta.backlog_from.into_iter().chain(absence).min();
+    let backlog_start = capture.backlog_from.into_iter().chain(absence).min();
     backlog_start.map(|from| from.min(now))
 }
 
 /// Start of what a poll adds to the backlog. A job that began and ended between two polls is seen only if slurmctld still had it in memory.
-fn after_poll(meta: &Meta, config: &Config, now: i64) -> Option<i64> {
+fn after_poll(capture: &CaptureState, config: &Config, now: i64) -> Option<i64> {
     let limit = i64::try_from(config.catch_up_threshold.as_secs()).unwrap_or(i64::MAX);
-    let is_long_ago = now.saturating_sub(meta.watermark) > limit;
-    is_long_ago.then(|| meta.watermark.saturating_sub(config.overlap_secs()))
+    let is_long_ago = now.saturating_sub(capture.watermark) > limit;
+    is_long_ago.then(|| capture.watermark.saturating_sub(config.overlap_secs()))
 }
 
 impl Collector {
     /// Returns the current backlog.
     pub async fn backlog(&self) -> Option<BacklogWindow> {
-        let core = &mut *self.core.lock().await;
+        let state = &mut *self.state.lock().await;
         let now = chrono::Utc::now().timestamp();
-        core.backlog_progress.window(&core.meta, now)
+        state.backlog_progress.window(&state.capture, now)
     }
 
     /// Whether there is a backlog.
     pub async fn has_backlog(&self) -> bool {
-        self.core.lock().await.meta.backlog_from.is_some()
+        self.state.lock().await.capture.backlog_from.is_some()
     }
 
     /// Returns the wall clock time in Unix seconds, and records whether the clock was set.
     pub async fn clock(&self) -> i64 {
-        let mut core = self.core.lock().await;
-        self.check_clock(&mut core)
+        let mut state = self.state.lock().await;
+        self.check_clock(&mut state)
     }
 
-    fn check_clock(&self, core: &mut Core) -> i64 {
+    fn check_clock(&self, state: &mut CollectorState) -> i64 {
         let now = chrono::Utc::now().timestamp();
-        let seconds = core.clock.step(Instant::now(), now);
-        if step(&mut core.meta, seconds, now) {
+        let seconds = state.clock.step(Instant::now(), now);
+        if step(&mut state.capture, seconds, now) {
             tracing::warn!(seconds, "clock was set back");
-            core.backlog_progress.clock_steps += 1;
+            state.backlog_progress.clock_steps += 1;
             self.backlog_changed.notify_one();
         }
         now
@@ -192,17 +192,17 @@ impl Collector {
 
     /// Adds an outage of accounting that is over, to be read after a delay: the lookups that were given up meanwhile are not repeated.
     pub async fn read_outage(&self, since: i64) {
-        let core = &mut *self.core.lock().await;
+        let state = &mut *self.state.lock().await;
         let from = since.saturating_sub(self.config.overlap_secs());
-        core.backlog_progress.add(&mut core.meta, from);
-        core.backlog_progress.read_at = Some(tokio::time::Instant::now() + SLURMDBD_BACKLOG_WAIT);
-        core.stored.note_backlog(&core.meta);
+        state.backlog_progress.add(&mut state.capture, from);
+        state.backlog_progress.read_at = Some(tokio::time::Instant::now() + SLURMDBD_BACKLOG_WAIT);
+        state.stored.note_backlog(&state.capture);
         self.backlog_changed.notify_one();
     }
 
     /// Returns the time before which the backlog need not be read, once.
     pub async fn take_backlog_delay(&self) -> Option<tokio::time::Instant> {
-        self.core.lock().await.backlog_progress.read_at.take()
+        self.state.lock().await.backlog_progress.read_at.take()
     }
 
     /// Waits until the backlog grows.
@@ -215,36 +215,36 @@ impl Collector {
     /// # Errors
     /// On shutdown, or if another ingest has taken over.
     pub async fn record_poll(&self, number: u64, began: Instant) -> Result<(), Error> {
-        let mut core = self.core.lock().await;
+        let mut state = self.state.lock().await;
         // Uses the current clock, which may have been set while the poll was published.
         let took = i64::try_from(began.elapsed().as_secs()).unwrap_or_default();
-        let now = self.check_clock(&mut core);
+        let now = self.check_clock(&mut state);
         let began = now.saturating_sub(took);
-        let state = &mut *core;
-        if state
+        let locked = &mut *state;
+        if locked
             .backlog_progress
-            .grow(&mut state.meta, &self.config, began)
+            .grow(&mut locked.capture, &self.config, began)
         {
             tracing::info!(
-                last = state.meta.watermark,
+                last = locked.capture.watermark,
                 now = began,
                 "no poll since last, reading accounting from last to now"
             );
-            state.stored.note_backlog(&state.meta);
+            locked.stored.note_backlog(&locked.capture);
             self.backlog_changed.notify_one();
         }
-        let unseen = core.note_unseen(self.config.accounting, now);
+        let unseen = state.note_unseen(self.config.accounting, now);
         if unseen.is_some() {
             self.backlog_changed.notify_one();
         }
-        core.store_waits();
-        core.meta.poll = number;
-        core.meta.watermark = began;
+        state.store_waits();
+        state.capture.poll = number;
+        state.capture.watermark = began;
         // What this poll published is stored after it, by the next flush.
-        core.meta.published = core.published_by_poll;
-        core.published_by_poll = core.published;
-        core.meta.baseline_done = true;
-        drop(core);
+        state.capture.published = state.published_by_poll;
+        state.published_by_poll = state.published;
+        state.capture.baseline_done = true;
+        drop(state);
         match unseen.and_then(too_many) {
             // Stored in one write with the newest id.
             Some(gap) => self.capture(EventType::CaptureGapClosed, gap).await,
@@ -254,9 +254,10 @@ impl Collector {
 
     /// Records that accounting has reported everything until `until`, or until now.
     pub async fn record_caught_up(&self, backlog: &BacklogWindow, until: Option<i64>) {
-        let core = &mut *self.core.lock().await;
-        core.backlog_progress
-            .shorten(&mut core.meta, backlog, until);
+        let state = &mut *self.state.lock().await;
+        state
+            .backlog_progress
+            .shorten(&mut state.capture, backlog, until);
     }
 }
 
@@ -266,39 +267,43 @@ mod tests {
 
     use super::*;
 
-    fn meta(watermark: i64, backlog_from: Option<i64>) -> Meta {
-        Meta {
+    fn capture_state(watermark: i64, backlog_from: Option<i64>) -> CaptureState {
+        CaptureState {
             watermark,
             backlog_from,
             baseline_done: true,
-            ..Meta::default()
+            ..CaptureState::default()
         }
     }
 
     #[test]
     fn a_restart_adds_the_absence_to_the_backlog() {
         let config = Config::default();
-        let backlog_start = |mut meta: Meta| at_start(&mut meta, &config, 20_000, None);
-        assert_eq!(backlog_start(meta(10_000, None)), Some(9_400));
-        assert_eq!(backlog_start(meta(10_000, Some(500))), Some(500));
-        assert_eq!(backlog_start(meta(10_000, Some(9_900))), Some(9_400));
+        let backlog_start =
+            |mut capture: CaptureState| at_start(&mut capture, &config, 20_000, None);
+        assert_eq!(backlog_start(capture_state(10_000, None)), Some(9_400));
+        assert_eq!(backlog_start(capture_state(10_000, Some(500))), Some(500));
+        assert_eq!(
+            backlog_start(capture_state(10_000, Some(9_900))),
+            Some(9_400)
+        );
     }
 
     #[test]
     fn state_stored_with_a_clock_ahead_does_not_prevent_lookups() {
         let config = Config::default();
-        let backlog_start = |stored: &Meta, newest| {
-            let mut meta = stored.clone();
-            let backlog_start = at_start(&mut meta, &config, 20_000, newest);
-            assert!(meta.watermark <= 20_000 && meta.ahead_from.is_none());
+        let backlog_start = |stored: &CaptureState, newest| {
+            let mut capture = stored.clone();
+            let backlog_start = at_start(&mut capture, &config, 20_000, newest);
+            assert!(capture.watermark <= 20_000 && capture.ahead_from.is_none());
             // The same from the first poll on.
             assert_eq!(
-                after_poll(&meta, &config, meta.watermark + 121),
+                after_poll(&capture, &config, capture.watermark + 121),
                 backlog_start
             );
             backlog_start
         };
-        let mut stored = meta(23_600, None);
+        let mut stored = capture_state(23_600, None);
         stored.capture_since = 1_000;
         assert_eq!(backlog_start(&stored, Some(19_990)), Some(19_390));
         assert_eq!(backlog_start(&stored, None), Some(400));
@@ -311,11 +316,11 @@ mod tests {
 
     #[test]
     fn pending_work_follows_a_clock_that_is_set_back() {
-        let (at, mut stored) = (Instant::now(), meta(10_000, None));
+        let (at, mut stored) = (Instant::now(), capture_state(10_000, None));
         let mut clock = Clock::new(at, 10_000);
-        let mut check = |meta: &mut Meta, passed: u64, now: i64| {
+        let mut check = |capture: &mut CaptureState, passed: u64, now: i64| {
             let seconds = clock.step(at + Duration::from_secs(passed), now);
-            (step(meta, seconds, now), seconds)
+            (step(capture, seconds, now), seconds)
         };
         assert_eq!(check(&mut stored, 5, 10_006), (false, 0));
         assert_eq!(check(&mut stored, 10, 13_611), (false, 3_600));
@@ -323,9 +328,9 @@ mod tests {
         (stored.watermark, stored.backlog_from) = (13_611, Some(13_000));
         stored.capture_since = 13_000;
         assert_eq!(check(&mut stored, 15, 10_016), (true, -3_600));
-        let expected = Meta {
+        let expected = CaptureState {
             capture_since: 10_016,
-            ..meta(10_011, Some(9_400))
+            ..capture_state(10_011, Some(9_400))
         };
         assert_eq!(stored, expected);
         // A clock that was corrected and stays correct.
@@ -337,23 +342,27 @@ mod tests {
 
     #[test]
     fn a_first_start_reads_the_configured_history() {
-        let first = Meta::default;
+        let first = CaptureState::default;
         let history = Config {
             history_since: "1970-01-01T00:01:40Z".into(),
             ..Config::default()
         };
-        let backlog_start =
-            |mut meta: Meta, config: &Config| at_start(&mut meta, config, 20_000, None);
+        let backlog_start = |mut capture: CaptureState, config: &Config| {
+            at_start(&mut capture, config, 20_000, None)
+        };
         assert_eq!(backlog_start(first(), &Config::default()), None);
         assert_eq!(backlog_start(first(), &history), Some(100));
         // Published once; a later start covers only the downtime.
-        assert_eq!(backlog_start(meta(10_000, None), &history), Some(9_400));
+        assert_eq!(
+            backlog_start(capture_state(10_000, None), &history),
+            Some(9_400)
+        );
         // A second start before the first poll begins where the first one did.
         let hour = Config {
             history_since: "1h".into(),
             ..Config::default()
         };
-        let began = Meta {
+        let began = CaptureState {
             capture_since: 19_000,
             ..first()
         };
@@ -363,12 +372,15 @@ mod tests {
     #[test]
     fn polls_far_apart_make_the_time_between_pending() {
         let config = Config::default();
-        assert_eq!(after_poll(&meta(10_000, None), &config, 10_120), None);
         assert_eq!(
-            after_poll(&meta(10_000, None), &config, 10_121),
+            after_poll(&capture_state(10_000, None), &config, 10_120),
+            None
+        );
+        assert_eq!(
+            after_poll(&capture_state(10_000, None), &config, 10_121),
             Some(9_400)
         );
-        let mut stored = meta(10_000, Some(7));
+        let mut stored = capture_state(10_000, Some(7));
         assert!(BacklogProgress::default().grow(&mut stored, &config, 10_121));
         assert_eq!(stored.backlog_from, Some(7));
     }
@@ -379,7 +391,7 @@ mod tests {
         const DAYS: i64 = 10 * 86_400;
         let config = Config::default();
         let (mut progress, mut now) = (BacklogProgress::default(), DAYS);
-        let mut stored = meta(now, Some(0));
+        let mut stored = capture_state(now, Some(0));
         let (mut walks, mut requests) = (0, 0);
         let mut read = Vec::new();
         while let Some(window) = progress.window(&stored, now) {
@@ -421,7 +433,7 @@ mod tests {
     #[test]
     fn progress_from_before_the_clock_was_set_back_does_not_count() {
         let mut progress = BacklogProgress::default();
-        let mut stored = meta(10_000, Some(5_000));
+        let mut stored = capture_state(10_000, Some(5_000));
         let window = progress.window(&stored, 10_000).unwrap();
         progress.clock_steps += 1;
         stored.backlog_from = Some(4_000);
@@ -432,7 +444,7 @@ mod tests {
     #[test]
     fn state_of_an_older_ingest_has_no_pending_work() {
         let stored = r#"{"version":1,"capture_since":5,"watermark":9,"sweep":3,"baseline_done":true,"counts":{}}"#;
-        let meta: Meta = serde_json::from_str(stored).unwrap();
-        assert_eq!((meta.watermark, meta.backlog_from), (9, None));
+        let capture: CaptureState = serde_json::from_str(stored).unwrap();
+        assert_eq!((capture.watermark, capture.backlog_from), (9, None));
     }
 }

@@ -9,8 +9,8 @@ use mesh_events::{EventType, RunKey};
 use super::deferred::DeferredObservation;
 use super::gaps::{lost, owner_suffix};
 use super::open_lookups::OpenLookup;
-use super::outbox::{OutboxEvent, Previous};
-use super::{Collector, Core, FollowUpLookups, TracedObservation};
+use super::outbox::{OutboxEvent, PreviousState};
+use super::{Collector, CollectorState, FollowUpLookups, TracedObservation};
 use crate::adapters::fenced::{BACKOFF, pause};
 use crate::adapters::shards::{shard_of, shard_of_record};
 use crate::domain::{
@@ -30,7 +30,7 @@ const MAX_OUTBOXES_BYTES: usize = 16 << 20;
 struct EventBatch {
     events: Vec<OutboxEvent>,
     /// What is given back if an event that must be stored before publication cannot be.
-    before: Previous,
+    before: PreviousState,
     /// Outbox size by shard.
     outbox_bytes: HashMap<u32, usize>,
     /// Total size of all outboxes.
@@ -51,51 +51,51 @@ impl Collector {
     ///
     /// # Errors
     /// On shutdown, or if another ingest has taken over.
-    pub async fn absorb(
+    pub async fn apply(
         &self,
         cause: &Cause,
         mut readings: Vec<TracedObservation>,
     ) -> Result<FollowUpLookups, Error> {
         let observations = readings.iter().map(|reading| &reading.observation);
         self.look_up_cancellers(observations).await;
-        let mut core = self.core.lock().await;
+        let mut state = self.state.lock().await;
         let observations = readings.iter_mut().map(|reading| &mut reading.observation);
         domain::mark_returned(observations, |leader| {
-            let latest = core.run_store.runs_of(leader).next_back();
+            let latest = state.run_store.runs_of(leader).next_back();
             latest.and_then(|(run, tracked)| (!tracked.over()).then_some(run.submit_time))
         });
         let now = Utc::now();
         let mut follow_ups = FollowUpLookups::default();
         let mut batch = EventBatch::default();
-        let lost_state = core.meta.lost_state.clone();
+        let lost_state = state.capture.lost_state.clone();
         let read = observed_jobs(&readings);
         for reading in readings {
             let run = reading.observation.run.clone();
-            let deferred = core.waiting.deferred.keys_of_job(&run);
-            for earlier in core.take_deferred(&reading.observation) {
+            let deferred = state.waiting.deferred.keys_of_job(&run);
+            for earlier in state.take_deferred(&reading.observation) {
                 batch.before.deferred.push(earlier.clone());
                 let DeferredObservation { cause, at, reading } = earlier;
-                self.apply(&mut core, &cause, at, reading, &mut follow_ups, &mut batch);
+                self.apply_one(&mut state, &cause, at, reading, &mut follow_ups, &mut batch);
             }
-            self.apply(&mut core, cause, now, reading, &mut follow_ups, &mut batch);
-            core.store_deferred(&run, &deferred);
+            self.apply_one(&mut state, cause, now, reading, &mut follow_ups, &mut batch);
+            state.store_deferred(&run, &deferred);
             if batch.is_full() {
                 let full = std::mem::take(&mut batch);
-                let not_stored = self.publish(&mut core, full.events, full.before).await?;
+                let not_stored = self.publish(&mut state, full.events, full.before).await?;
                 follow_ups.not_stored.extend(not_stored);
             }
         }
-        metrics::unproven(core.lookups.len() + core.task_lookups.len());
-        let not_stored = self.publish(&mut core, batch.events, batch.before).await?;
+        metrics::unproven(state.lookups.len() + state.task_lookups.len());
+        let not_stored = self.publish(&mut state, batch.events, batch.before).await?;
         follow_ups.not_stored.extend(not_stored);
         if !follow_ups.not_stored.is_empty() {
             // Nothing else repeats these.
-            core.meta.lost_state = lost_state;
+            state.capture.lost_state = lost_state;
         }
-        if !core.waiting.unstored.is_empty() {
+        if !state.waiting.unstored.is_empty() {
             // Before their doorbells are acknowledged.
-            core.flush().await?;
-            let unstored = core.waiting.unstored.intersection(&read);
+            state.flush().await?;
+            let unstored = state.waiting.unstored.intersection(&read);
             follow_ups.not_stored.extend(unstored);
         }
         Ok(follow_ups)
@@ -113,18 +113,18 @@ impl Collector {
         }
     }
 
-    /// Like [`Self::absorb`], for observations that no poll repeats: applies them again until everything that follows from them is stored.
+    /// Like [`Self::apply`], for observations that no poll repeats: applies them again until everything that follows from them is stored.
     ///
     /// # Errors
     /// On shutdown, or if another ingest has taken over.
-    pub async fn absorb_until_stored(
+    pub async fn apply_until_stored(
         &self,
         cause: &Cause,
         mut readings: Vec<TracedObservation>,
     ) -> Result<(), Error> {
         let mut backoff = BACKOFF;
         loop {
-            let not_stored = self.absorb(cause, readings.clone()).await?.not_stored;
+            let not_stored = self.apply(cause, readings.clone()).await?.not_stored;
             readings.retain(|reading| not_stored.contains(&reading.observation.raw_id));
             if readings.is_empty() {
                 return Ok(());
@@ -134,7 +134,11 @@ impl Collector {
     }
 
     /// Context shared by all events of an observation.
-    pub(super) fn frame<'a>(&'a self, now: DateTime<Utc>, cause: &'a Cause) -> EventContext<'a> {
+    pub(super) fn event_context<'a>(
+        &'a self,
+        now: DateTime<Utc>,
+        cause: &'a Cause,
+    ) -> EventContext<'a> {
         EventContext {
             now,
             cause,
@@ -145,9 +149,9 @@ impl Collector {
         }
     }
 
-    fn apply(
+    fn apply_one(
         &self,
-        core: &mut Core,
+        state: &mut CollectorState,
         cause: &Cause,
         now: DateTime<Utc>,
         reading: TracedObservation,
@@ -160,9 +164,9 @@ impl Collector {
             inferred,
             links,
         } = reading;
-        let run = run_of(&core.run_store, &observation);
-        if let Some((mut last, owner)) = core.last.get(&run) {
-            let known = core.run_store.get(&run);
+        let run = run_of(&state.run_store, &observation);
+        if let Some((mut last, owner)) = state.last.get(&run) {
+            let known = state.run_store.get(&run);
             if known.is_some_and(|known| known.never_started_as(&observation)) {
                 payload::clear_allocation(&mut last);
             }
@@ -173,13 +177,13 @@ impl Collector {
                     observation.owner = owner;
                 }
             } else if observation.completing {
-                let known = core.run_store.get(&run);
+                let known = state.run_store.get(&run);
                 let is_new = |at: &i64| known.is_none_or(|known| !known.rare.resized.contains(at));
                 let is_outdated = observation.resizes.iter().any(is_new);
                 payload::copy_allocation(&mut observation, &last, is_outdated);
             }
         }
-        if let Some(tracked) = core.run_store.get(&run)
+        if let Some(tracked) = state.run_store.get(&run)
             && observation.end_kind().is_some()
         {
             // Also if the last payload is not stored any more.
@@ -194,39 +198,40 @@ impl Collector {
             None
         };
         if poll.is_some() || observation.record == Record::Accounting {
-            core.note_id(&observation, now.timestamp());
+            state.note_id(&observation, now.timestamp());
         }
-        let open = core.lookups.get(&observation.raw_id);
+        let open = state.lookups.get(&observation.raw_id);
         let accounting = self.accounting_result(open);
         let context = ObservationContext {
             now: now.timestamp(),
             poll,
             // Jobs submitted since then are published in full, even by the very first poll.
-            first_start: !core.meta.baseline_done
+            first_start: !state.capture.baseline_done
                 && poll.is_some()
-                && observation.run.submit_time < core.meta.capture_since,
+                && observation.run.submit_time < state.capture.capture_since,
             given_up: !matches!(
                 self.settled(EndLookup::EarlierEnd, open),
                 Resolution::Open { .. }
             ),
             inferred,
-            restarted: core.waiting.restarted.get(&observation.raw_id)
+            restarted: state.waiting.restarted.get(&observation.raw_id)
                 == Some(&observation.run.submit_time),
         };
-        let decision = observe(&core.run_store, &observation, &context);
+        let decision = observe(&state.run_store, &observation, &context);
         if decision.follow_ups.contains(&LookupTarget::Accounting) {
             follow_ups.accounting.insert(observation.raw_id);
-            core.lookups
+            state
+                .lookups
                 .entry(observation.raw_id)
                 .or_insert_with(OpenLookup::now);
-            core.store_question(observation.raw_id);
+            state.store_lookup(observation.raw_id);
             // The array of a new task may be new, too.
             let is_stored = decision.changes.iter().any(|(changed, _)| *changed == run);
-            if !is_stored && core.run_store.get(&run).is_none() {
-                core.note_unpublished(&run, &observation);
+            if !is_stored && state.run_store.get(&run).is_none() {
+                state.note_unpublished(&run, &observation);
             }
             if observation.record == Record::Controller && observation.has_run_before() {
-                core.note_restarted(observation.raw_id, observation.run.submit_time);
+                state.note_restarted(observation.raw_id, observation.run.submit_time);
             }
             if observation.record == Record::Controller
                 && observation.waiting()
@@ -243,19 +248,19 @@ impl Collector {
                     at: now,
                     reading,
                 };
-                core.defer(&run, deferred, &self.config);
+                state.defer(&run, deferred, &self.config);
             }
         } else if !decision.changes.is_empty() && observation.end_kind().is_none() {
-            core.close_lookup(observation.raw_id);
+            state.close_lookup(observation.raw_id);
         }
         if decision.follow_ups.contains(&LookupTarget::Reread) {
             follow_ups.reread.insert(observation.raw_id);
         }
-        let frame = self.frame(now, cause);
+        let event_context = self.event_context(now, cause);
         let before = batch.events.len();
         for run in &decision.repeated {
             // In one write with the run.
-            if let Some(gap) = self.record_restart(core, run, &observation) {
+            if let Some(gap) = self.record_restart(state, run, &observation) {
                 batch.events.push(OutboxEvent::capture(run.clone(), gap));
             }
         }
@@ -267,12 +272,12 @@ impl Collector {
             let (job, owner) = if own {
                 (observation.job.clone(), observation.owner.clone())
             } else {
-                let last = core.last.get(&fact.run);
+                let last = state.last.get(&fact.run);
                 last.unwrap_or_else(|| (other_run(fact, &observation), observation.owner.clone()))
             };
             batch.events.push(OutboxEvent::new(
                 fact,
-                frame.event(fact, &observation, job, &owner),
+                event_context.event(fact, &observation, job, &owner),
                 observation.raw_id,
                 &links,
             ));
@@ -281,10 +286,10 @@ impl Collector {
             let message = format!(
                 "{}{} has ended, its id was reused by another job, and {accounting}",
                 run.entity_key(),
-                owner_suffix(&core.owner_then(run).unwrap_or_default())
+                owner_suffix(&state.known_owner(run).unwrap_or_default())
             );
             // In one write with the run, which has ended according to the run store.
-            let gap = self.counted(core, EventType::CaptureGapClosed, lost(run, message));
+            let gap = self.counted(state, EventType::CaptureGapClosed, lost(run, message));
             batch.events.push(OutboxEvent::capture(run.clone(), gap));
         }
         let new = &batch.events[before..];
@@ -301,7 +306,7 @@ impl Collector {
                 .before
                 .runs
                 .entry(changed.clone())
-                .or_insert_with(|| core.run_store.get(&changed).cloned());
+                .or_insert_with(|| state.run_store.get(&changed).cloned());
             if let Some(digest) = digest.filter(|_| {
                 changed.job_id == observation.run.job_id
                     && changed.task_id == observation.run.task_id
@@ -309,35 +314,38 @@ impl Collector {
                 tracked.digest = digest;
             }
             tracked.ask_submitted &= self.config.accounting;
-            if !tracked.is_array && !core.lookups.contains_key(&tracked.raw_id) {
+            if !tracked.is_array && !state.lookups.contains_key(&tracked.raw_id) {
                 tracked.lookup = None;
             }
             if tracked.over() {
-                core.close_lookup(tracked.raw_id);
+                state.close_lookup(tracked.raw_id);
             }
             if tracked.closed() {
-                core.last.remove(&changed);
-                core.task_lookups.remove(&changed);
+                state.last.remove(&changed);
+                state.task_lookups.remove(&changed);
             } else if changed == run
                 && !tracked.hook_only
-                && (tracked.ask_submitted || !is_known_to_accounting_only(core, &run, &observation))
+                && (tracked.ask_submitted
+                    || !is_known_to_accounting_only(state, &run, &observation))
             {
                 // Accounting has less detail than the last payload.
-                core.last
+                state
+                    .last
                     .insert(&changed, &observation.job, &observation.owner);
             }
-            if core.waiting.restarted.get(&tracked.raw_id) == Some(&changed.submit_time) {
-                core.waiting.restarted.remove(&tracked.raw_id);
+            if state.waiting.restarted.get(&tracked.raw_id) == Some(&changed.submit_time) {
+                state.waiting.restarted.remove(&tracked.raw_id);
             }
-            core.dirty.insert(shard_of(&tracked));
+            state.dirty.insert(shard_of(&tracked));
             if self.config.accounting {
-                core.usage_backlog
+                state
+                    .usage_backlog
                     .note(&changed, &tracked, now.timestamp(), &self.config);
             }
             if self.config.accounting {
-                core.array_submission_backlog.note(&changed, &tracked);
+                state.array_submission_backlog.note(&changed, &tracked);
             }
-            core.run_store.put(changed, tracked);
+            state.run_store.put(changed, tracked);
         }
     }
 }
@@ -349,7 +357,11 @@ fn observed_jobs(readings: &[TracedObservation]) -> BTreeSet<u32> {
 }
 
 /// Whether accounting has the end of a run of which no payload is stored, so that its usage report loses nothing.
-fn is_known_to_accounting_only(core: &Core, run: &RunKey, observation: &Observation) -> bool {
+fn is_known_to_accounting_only(
+    state: &CollectorState,
+    run: &RunKey,
+    observation: &Observation,
+) -> bool {
     let over = observation.record == Record::Accounting && observation.end_kind().is_some();
-    over && !core.last.has(run)
+    over && !state.last.has(run)
 }

@@ -12,7 +12,7 @@ use super::accounting_wait::AccountingWait;
 use super::gaps::{gap_event, owner_suffix};
 use super::open_lookups::OpenLookup;
 use super::outbox::PreviousRunStates;
-use super::{Collector, Core};
+use super::{Collector, CollectorState};
 use crate::Error;
 use crate::adapters::shards::shard_of;
 use crate::config::Config;
@@ -70,9 +70,9 @@ impl ArraySubmissionBacklog {
 impl Collector {
     /// Returns at most `limit` arrays that are due now.
     pub async fn arrays_due(&self, limit: usize) -> Vec<RunKey> {
-        let core = self.core.lock().await;
+        let state = self.state.lock().await;
         let now = Instant::now();
-        let due = core
+        let due = state
             .array_submission_backlog
             .0
             .iter()
@@ -85,39 +85,43 @@ impl Collector {
     /// # Errors
     /// On shutdown, or if another ingest has taken over.
     pub async fn submitted(&self, due: &[RunKey], answer: &[ArraySubmission]) -> Result<(), Error> {
-        let mut core = self.core.lock().await;
-        core.must_not_be_ahead()?;
+        let mut state = self.state.lock().await;
+        state.must_not_be_ahead()?;
         for run in due {
             // The other half is for the tasks that turn out to be missing.
-            let is_last = core.postpone(run, self.config.resolution_timeout / 2, &self.config);
+            let is_last = state.postpone(run, self.config.resolution_timeout / 2, &self.config);
             let found = answer.iter().find(|array| {
                 JobId::new(run.job_id) == Some(array.array)
                     && array.submit.as_secs() == run.submit_time
             });
             let next =
-                found.and_then(|found| compare_submitted(&core.run_store, run, found, is_last));
+                found.and_then(|found| compare_submitted(&state.run_store, run, found, is_last));
             if next.is_none() && is_last {
-                self.without_submission(&mut core, run).await?;
+                self.without_submission(&mut state, run).await?;
             }
             let Some(next) = next else {
                 continue;
             };
-            let pending = core.array_submission_backlog.0.remove(run);
+            let pending = state.array_submission_backlog.0.remove(run);
             if next.closed() {
-                core.last.remove(run);
+                state.last.remove(run);
             }
-            core.look_up_missing_tasks(run, &next, pending);
-            core.dirty.insert(shard_of(&next));
-            core.run_store.put(run.clone(), next);
+            state.look_up_missing_tasks(run, &next, pending);
+            state.dirty.insert(shard_of(&next));
+            state.run_store.put(run.clone(), next);
         }
-        drop(core);
+        drop(state);
         self.flush().await
     }
 
     /// Publishes that accounting lacks an array. Without a confirmation it is looked up again.
-    async fn without_submission(&self, core: &mut Core, run: &RunKey) -> Result<(), Error> {
-        let Some(known) = core.run_store.get(run).cloned() else {
-            core.array_submission_backlog.0.remove(run);
+    async fn without_submission(
+        &self,
+        state: &mut CollectorState,
+        run: &RunKey,
+    ) -> Result<(), Error> {
+        let Some(known) = state.run_store.get(run).cloned() else {
+            state.array_submission_backlog.0.remove(run);
             return Ok(());
         };
         let next = RunState {
@@ -125,28 +129,28 @@ impl Collector {
             ..known.clone()
         };
         let is_closed = next.closed();
-        core.dirty.insert(shard_of(&next));
-        core.run_store.put(run.clone(), next);
+        state.dirty.insert(shard_of(&next));
+        state.run_store.put(run.clone(), next);
         let key = run.entity_key();
         let gap = gap_event(
             format!(
                 "accounting does not have the array {key}{}",
-                owner_suffix(&core.owner_then(run).unwrap_or_default())
+                owner_suffix(&state.known_owner(run).unwrap_or_default())
             ),
             format!("whether tasks of {key} were cancelled before it was first read"),
         );
         let before = PreviousRunStates::from([(run.clone(), Some(known))]);
-        if self.gap(core, run, gap, before).await? {
-            core.array_submission_backlog.0.remove(run);
+        if self.gap(state, run, gap, before).await? {
+            state.array_submission_backlog.0.remove(run);
             if is_closed {
-                core.last.remove(run);
+                state.last.remove(run);
             }
         }
         Ok(())
     }
 }
 
-impl Core {
+impl CollectorState {
     /// Reschedules an array after a lookup. Returns whether that was the last one.
     fn postpone(&mut self, run: &RunKey, within: Duration, config: &Config) -> bool {
         let now = Instant::now();

@@ -8,9 +8,9 @@ use mesh_events::proto::mesh::event::v1::event::Payload;
 use mesh_events::{Event, EventType, sampled_capture_event};
 use tracing::Span;
 
-use super::{BLOCKING_WRITE_TIMEOUT, Collector, Core};
+use super::{BLOCKING_WRITE_TIMEOUT, Collector, CollectorState};
+use crate::adapters::capture_state::{CaptureState, LostState};
 use crate::adapters::fenced::{BACKOFF, pause};
-use crate::adapters::meta::{LostState, Meta};
 use crate::{Error, metrics};
 
 impl Collector {
@@ -22,14 +22,14 @@ impl Collector {
     pub async fn capture(&self, kind: EventType, capture_event: CaptureEvent) -> Result<(), Error> {
         let mut backoff = BACKOFF;
         loop {
-            let mut core = self.core.lock().await;
+            let mut state = self.state.lock().await;
             if self
-                .capture_locked(&mut core, kind, capture_event.clone(), None)
+                .capture_locked(&mut state, kind, capture_event.clone(), None)
                 .await?
             {
                 return Ok(());
             }
-            drop(core);
+            drop(state);
             pause(&self.shutdown, &mut backoff).await?;
         }
     }
@@ -38,24 +38,24 @@ impl Collector {
     /// of that shard. Returns whether it was published: an event that cannot be stored is not.
     pub(super) async fn capture_locked(
         &self,
-        core: &mut Core,
+        state: &mut CollectorState,
         kind: EventType,
         capture_event: CaptureEvent,
         shard: Option<u32>,
     ) -> Result<bool, Error> {
-        core.must_not_be_ahead()?;
-        core.ahead = true;
-        let before = core.meta.clone();
-        note_absence(&mut core.meta, kind, &capture_event);
-        let event = self.counted(core, kind, capture_event);
-        let meta = &core.meta_to_store();
-        let Core {
+        state.must_not_be_ahead()?;
+        state.ahead = true;
+        let before = state.capture.clone();
+        note_absence(&mut state.capture, kind, &capture_event);
+        let event = self.counted(state, kind, capture_event);
+        let capture = &state.capture_to_store();
+        let CollectorState {
             store,
             run_store,
             waiting,
             dirty,
             ..
-        } = &mut *core;
+        } = &mut *state;
         let stored = if let Some(shard) = shard {
             let outbox = [(shard, event.clone())];
             let shards = BTreeSet::from([shard]);
@@ -70,11 +70,13 @@ impl Collector {
                     BLOCKING_WRITE_TIMEOUT,
                 )
                 .await?
-                && store.write_meta(meta, &[], BLOCKING_WRITE_TIMEOUT).await?
+                && store
+                    .write_capture_state(capture, &[], BLOCKING_WRITE_TIMEOUT)
+                    .await?
         } else {
             let outbox = std::slice::from_ref(&event);
             store
-                .write_meta(meta, outbox, BLOCKING_WRITE_TIMEOUT)
+                .write_capture_state(capture, outbox, BLOCKING_WRITE_TIMEOUT)
                 .await?
         };
         if stored {
@@ -84,23 +86,23 @@ impl Collector {
                 .publish_all_traced(vec![(event, span)], &self.shutdown)
                 .await?;
         } else {
-            core.meta = before;
+            state.capture = before;
         }
-        core.ahead = false;
+        state.ahead = false;
         Ok(stored)
     }
 
     /// Builds an event about capture with the next number of its type and source.
     pub(super) fn counted(
         &self,
-        core: &mut Core,
+        state: &mut CollectorState,
         kind: EventType,
         capture_event: CaptureEvent,
     ) -> Event {
         let key = format!("capture/{}", capture_event.source);
-        let from = core.meta.counts_from;
-        let count = core
-            .meta
+        let from = state.capture.counts_from;
+        let count = state
+            .capture
             .counts
             .entry(counted_as(&kind.to_string(), &capture_event))
             .or_insert(from);
@@ -116,14 +118,19 @@ pub(super) fn span(event: &Event) -> Span {
 }
 
 /// Records when a source became unavailable, in the same write as the event: the next leader publishes its return.
-pub(super) fn note_absence(meta: &mut Meta, kind: EventType, capture_event: &CaptureEvent) {
+pub(super) fn note_absence(
+    capture: &mut CaptureState,
+    kind: EventType,
+    capture_event: &CaptureEvent,
+) {
     match (kind, &capture_event.from) {
         (EventType::CaptureSourceDown, Some(from)) => {
-            meta.down_since
+            capture
+                .down_since
                 .insert(capture_event.source.clone(), from.seconds);
         }
         (EventType::CaptureSourceUp, _) => {
-            meta.down_since.remove(&capture_event.source);
+            capture.down_since.remove(&capture_event.source);
         }
         _ => {}
     }
@@ -131,19 +138,20 @@ pub(super) fn note_absence(meta: &mut Meta, kind: EventType, capture_event: &Cap
 
 /// Updates the counts from outbox events that were stored with their run only: no other event may get their ids. A gap that was opened
 /// with its run is closed by a later poll.
-pub(super) fn count_outbox(meta: &mut Meta, outbox: &[Event]) {
+pub(super) fn count_outbox(capture: &mut CaptureState, outbox: &[Event]) {
     for event in outbox {
         if let Some(Payload::Capture(capture_event)) = &event.payload {
             if event.r#type == EventType::CaptureGapOpened.to_string() {
                 let from = capture_event.from.as_ref().map_or(0, |from| from.seconds);
-                let poll = meta.poll + 1;
-                meta.lost_state
+                let poll = capture.poll + 1;
+                capture
+                    .lost_state
                     .get_or_insert_with(|| LostState::first(from, poll));
             }
-            let count = meta
+            let count = capture
                 .counts
                 .entry(counted_as(&event.r#type, capture_event))
-                .or_insert(meta.counts_from);
+                .or_insert(capture.counts_from);
             *count = event.run_seq.max(*count);
         }
     }
@@ -173,10 +181,10 @@ mod tests {
         };
         let key = "capture.gap_closed slurmctld";
         for (before, after) in [(None, 3), (Some(2), 3), (Some(3), 3), (Some(5), 5)] {
-            let mut meta = Meta::default();
-            meta.counts.extend(before.map(|n| (key.to_owned(), n)));
-            count_outbox(&mut meta, std::slice::from_ref(&event));
-            assert_eq!(meta.counts[key], after);
+            let mut capture = CaptureState::default();
+            capture.counts.extend(before.map(|n| (key.to_owned(), n)));
+            count_outbox(&mut capture, std::slice::from_ref(&event));
+            assert_eq!(capture.counts[key], after);
         }
     }
 
@@ -191,29 +199,29 @@ mod tests {
             })),
             ..Event::default()
         };
-        let mut meta = Meta {
+        let mut capture = CaptureState {
             poll: 7,
-            ..Meta::default()
+            ..CaptureState::default()
         };
-        count_outbox(&mut meta, &[opened]);
-        assert_eq!(meta.lost_state, Some(LostState::first(0, 8)));
+        count_outbox(&mut capture, &[opened]);
+        assert_eq!(capture.lost_state, Some(LostState::first(0, 8)));
     }
 
     #[test]
     fn an_absence_is_stored_until_its_end_is_published() {
-        let mut meta = Meta::default();
+        let mut capture = CaptureState::default();
         let of = |source: &str| CaptureEvent {
             source: source.to_owned(),
             from: Some(timestamp(chrono::DateTime::UNIX_EPOCH)),
             ..CaptureEvent::default()
         };
-        note_absence(&mut meta, EventType::CaptureSourceDown, &of("slurmctld"));
-        note_absence(&mut meta, EventType::CaptureSourceDown, &of("slurmdbd"));
-        note_absence(&mut meta, EventType::CaptureGapClosed, &of("slurmctld"));
-        let stored = serde_json::to_vec(&meta).unwrap();
-        let mut meta: Meta = serde_json::from_slice(&stored).unwrap();
-        assert_eq!(meta.down_since.len(), 2);
-        note_absence(&mut meta, EventType::CaptureSourceUp, &of("slurmctld"));
-        assert_eq!(meta.down_since.keys().collect::<Vec<_>>(), ["slurmdbd"]);
+        note_absence(&mut capture, EventType::CaptureSourceDown, &of("slurmctld"));
+        note_absence(&mut capture, EventType::CaptureSourceDown, &of("slurmdbd"));
+        note_absence(&mut capture, EventType::CaptureGapClosed, &of("slurmctld"));
+        let stored = serde_json::to_vec(&capture).unwrap();
+        let mut capture: CaptureState = serde_json::from_slice(&stored).unwrap();
+        assert_eq!(capture.down_since.len(), 2);
+        note_absence(&mut capture, EventType::CaptureSourceUp, &of("slurmctld"));
+        assert_eq!(capture.down_since.keys().collect::<Vec<_>>(), ["slurmdbd"]);
     }
 }

@@ -28,10 +28,10 @@ impl Collector {
     /// Counts drift and publishes each form once a day. A form that cannot be stored now is published when it is seen again.
     async fn drifted(&self, drifts: Vec<Drift>) -> Result<(), Error> {
         let day = Utc::now().timestamp().div_euclid(SECONDS_PER_DAY);
-        let mut core = self.core.lock().await;
+        let mut state = self.state.lock().await;
         for drift in drifts {
             metrics::drift(drift.what, drift.count);
-            if !drift.note(&mut core.meta.drifts, day) {
+            if !drift.note(&mut state.capture.drifts, day) {
                 continue;
             }
             let message = drift.text();
@@ -42,8 +42,8 @@ impl Collector {
                 ..CaptureEvent::default()
             };
             let kind = EventType::CaptureSchemaDrift;
-            if !self.capture_locked(&mut core, kind, emitted, None).await? {
-                core.meta.drifts.remove(&drift.message);
+            if !self.capture_locked(&mut state, kind, emitted, None).await? {
+                state.capture.drifts.remove(&drift.message);
             }
         }
         Ok(())

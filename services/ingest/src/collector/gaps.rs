@@ -8,7 +8,7 @@ use mesh_events::{EventType, RunKey, timestamp};
 
 use super::open_lookups::OpenLookup;
 use super::outbox::PreviousRunStates;
-use super::{Collector, Core};
+use super::{Collector, CollectorState};
 use crate::adapters::shards::shard_of;
 use crate::domain::{End, EndLookup, Owner, Resolution};
 use crate::{Error, metrics};
@@ -35,19 +35,19 @@ impl Collector {
     /// # Errors
     /// On shutdown, or if another ingest has taken over.
     pub async fn missing(&self, raw_id: u32) -> Result<MissingJob, Error> {
-        let mut core = self.core.lock().await;
-        core.must_not_be_ahead()?;
-        let open = core.lookups.entry(raw_id).or_insert_with(OpenLookup::now);
+        let mut state = self.state.lock().await;
+        state.must_not_be_ahead()?;
+        let open = state.lookups.entry(raw_id).or_insert_with(OpenLookup::now);
         open.is_missing = true;
         if let Resolution::Open { .. } = self.settled(EndLookup::End, Some(open)) {
-            core.store_question(raw_id);
+            state.store_lookup(raw_id);
             return Ok(MissingJob::Open);
         }
         let accounting = self.accounting_result(Some(open));
         let now = Utc::now().timestamp();
-        for run in core.run_store.by_raw_id(raw_id) {
-            let owner = core.owner_then(&run).unwrap_or_default();
-            let Some(tracked) = core
+        for run in state.run_store.by_raw_id(raw_id) {
+            let owner = state.known_owner(&run).unwrap_or_default();
+            let Some(tracked) = state
                 .run_store
                 .get_mut(&run)
                 .filter(|tracked| !tracked.over() && !tracked.is_array)
@@ -66,32 +66,32 @@ impl Collector {
             let message =
                 format!("slurmctld no longer has {run_key}{owner_suffix}, and {accounting}");
             let gap = gap_event(message, how_it_ended(&run));
-            if !self.gap(&mut core, &run, gap, before).await? {
+            if !self.gap(&mut state, &run, gap, before).await? {
                 return Ok(MissingJob::NotStored);
             }
             note_lost(&run);
-            core.last.remove(&run);
+            state.last.remove(&run);
         }
-        core.close_lookup(raw_id);
+        state.close_lookup(raw_id);
         Ok(MissingJob::Closed)
     }
 
     /// Publishes a gap in one write with the state of the run. Returns whether it was published; otherwise the state is rolled back.
     pub(super) async fn gap(
         &self,
-        core: &mut Core,
+        state: &mut CollectorState,
         run: &RunKey,
         gap: CaptureEvent,
         before: PreviousRunStates,
     ) -> Result<bool, Error> {
-        let shard = core.run_store.get(run).map(shard_of);
+        let shard = state.run_store.get(run).map(shard_of);
         let emitted = self
-            .capture_locked(core, EventType::CaptureGapClosed, gap, shard)
+            .capture_locked(state, EventType::CaptureGapClosed, gap, shard)
             .await?;
         if !emitted {
             let runs: BTreeSet<RunKey> = before.keys().cloned().collect();
             let runs = runs.iter().collect();
-            core.take_back(&runs, &BTreeSet::new(), before.into(), &self.config);
+            state.roll_back(&runs, &BTreeSet::new(), before.into(), &self.config);
         }
         Ok(emitted)
     }

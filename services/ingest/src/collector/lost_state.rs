@@ -4,9 +4,9 @@
 use mesh_events::proto::mesh::capture::v1::CaptureEvent;
 use mesh_events::{Event, EventType, RunKey, timestamp};
 
-use super::{Collector, Core};
+use super::{Collector, CollectorState};
 use crate::Error;
-use crate::adapters::meta::LostState;
+use crate::adapters::capture_state::LostState;
 use crate::domain::Observation;
 
 /// What cannot be recovered of the time that slurmctld has lost.
@@ -26,23 +26,23 @@ impl Collector {
     /// Records a run that had ended and runs again. Returns the event that opens the gap, for the first such run.
     pub(super) fn record_restart(
         &self,
-        core: &mut Core,
+        state: &mut CollectorState,
         run: &RunKey,
         observation: &Observation,
     ) -> Option<Event> {
-        let ends = core.run_store.runs_of(run).rev();
+        let ends = state.run_store.runs_of(run).rev();
         let end = ends
             .filter_map(|(_, tracked)| Some(tracked.end.as_ref()?.at))
             .next()
             .unwrap_or(observation.run.submit_time);
-        let poll = core.meta.poll + 1;
-        if let Some(lost) = &mut core.meta.lost_state {
+        let poll = state.capture.poll + 1;
+        if let Some(lost) = &mut state.capture.lost_state {
             lost.from = lost.from.min(end);
             lost.runs += 1;
             lost.poll = poll;
             return None;
         }
-        core.meta.lost_state = Some(LostState::first(end, poll));
+        state.capture.lost_state = Some(LostState::first(end, poll));
         tracing::warn!(
             run = run.entity_key(),
             "ended run is running again: slurmctld restarted with an older state"
@@ -57,7 +57,7 @@ impl Collector {
             not_recoverable: NOT_RECOVERABLE.to_owned(),
             ..CaptureEvent::default()
         };
-        Some(self.counted(core, EventType::CaptureGapOpened, event))
+        Some(self.counted(state, EventType::CaptureGapOpened, event))
     }
 
     /// Closes the gap once a poll has found no further run that slurmctld has started again.
@@ -65,8 +65,8 @@ impl Collector {
     /// # Errors
     /// On shutdown, or if another ingest has taken over.
     pub async fn republished_message(&self, poll: u64) -> Result<(), Error> {
-        let mut core = self.core.lock().await;
-        let Some(lost) = core.meta.lost_state.take_if(|lost| lost.poll < poll) else {
+        let mut state = self.state.lock().await;
+        let Some(lost) = state.capture.lost_state.take_if(|lost| lost.poll < poll) else {
             return Ok(());
         };
         let event = CaptureEvent {
@@ -81,8 +81,8 @@ impl Collector {
             not_recoverable: NOT_RECOVERABLE.to_owned(),
         };
         let closed = EventType::CaptureGapClosed;
-        if !self.capture_locked(&mut core, closed, event, None).await? {
-            core.meta.lost_state = Some(lost);
+        if !self.capture_locked(&mut state, closed, event, None).await? {
+            state.capture.lost_state = Some(lost);
         }
         Ok(())
     }

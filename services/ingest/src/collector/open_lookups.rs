@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 pub(super) use self::task_lookups::{OpenTaskLookup, TaskWave, tasks_of};
 use super::accounting_wait::AccountingWait;
-use super::{Collector, Core};
+use super::{Collector, CollectorState};
 use crate::adapters::shards::{shard_of, shard_of_record, unpack};
 use crate::config::Config;
 use crate::domain::{
@@ -89,7 +89,7 @@ impl OpenLookup {
         self.age() + WAIT_STORE_INTERVAL * self.restarts
     }
 
-    fn begin_proof_again(&mut self) {
+    fn restart_proof(&mut self) {
         self.accounting_back = Some(Instant::now());
         self.answers = LookupAnswers::default();
     }
@@ -129,9 +129,9 @@ impl Collector {
 
     /// Returns the jobs among these whose absence is concluded if the next answer lacks them, too.
     pub async fn due_jobs(&self, ids: &BTreeSet<JobId>) -> BTreeSet<JobId> {
-        let core = self.core.lock().await;
+        let state = self.state.lock().await;
         let is_due = |id: &&JobId| {
-            let open = core.lookups.get(&id.get());
+            let open = state.lookups.get(&id.get());
             open.is_some_and(|open| self.is_over(EndLookup::End, open))
         };
         ids.iter().filter(is_due).copied().collect()
@@ -139,9 +139,9 @@ impl Collector {
 
     /// The same of arrays.
     pub async fn due_arrays(&self, ids: &BTreeSet<JobId>) -> BTreeSet<JobId> {
-        let core = self.core.lock().await;
+        let state = self.state.lock().await;
         let is_over = |wave: &TaskWave| self.is_over(EndLookup::TasksOfUnlisted, &wave.open);
-        let due = core
+        let due = state
             .task_lookups
             .iter()
             .filter(|(_, lookup)| lookup.waves().iter().any(is_over));
@@ -169,46 +169,47 @@ impl Collector {
 
     /// Begins every wait for a record again, as accounting answers after an outage.
     pub async fn accounting_returned(&self) {
-        let mut core = self.core.lock().await;
-        let core = &mut *core;
-        let tasks = core
+        let mut state = self.state.lock().await;
+        let state = &mut *state;
+        let tasks = state
             .task_lookups
             .values_mut()
             .flat_map(OpenTaskLookup::open_lookups);
-        for open in core.lookups.values_mut().chain(tasks) {
-            open.begin_proof_again();
+        for open in state.lookups.values_mut().chain(tasks) {
+            open.restart_proof();
         }
     }
 
     /// Stops every wait for a record that only accounting has.
     pub async fn accounting_failed(&self) {
         let now = Instant::now();
-        let mut core = self.core.lock().await;
-        core.accounting_waits()
+        let mut state = self.state.lock().await;
+        state
+            .accounting_waits()
             .for_each(|wait| wait.interrupted(now));
     }
 
     /// Goes on with the waits for a record that only accounting has.
     pub async fn accounting_answers(&self) {
         let now = Instant::now();
-        let mut core = self.core.lock().await;
-        core.accounting_waits().for_each(|wait| wait.resumed(now));
+        let mut state = self.state.lock().await;
+        state.accounting_waits().for_each(|wait| wait.resumed(now));
     }
 
     /// Records an answer of accounting about these jobs. `alive` are the runs that have not ended according to it.
     pub async fn accounting_answered(&self, ids: &BTreeSet<u32>, alive: &BTreeSet<RunKey>) {
-        let mut core = self.core.lock().await;
-        core.waiting.unpublished.answered(ids);
-        for (array, lookup) in &mut core.task_lookups {
+        let mut state = self.state.lock().await;
+        state.waiting.unpublished.answered(ids);
+        for (array, lookup) in &mut state.task_lookups {
             if ids.contains(&array.job_id) {
                 let is_alive = alive.contains(array);
                 let waves = lookup.open_lookups();
                 waves.for_each(|open| open.answered(is_alive, &self.config));
             }
         }
-        let Core {
+        let CollectorState {
             run_store, lookups, ..
-        } = &mut *core;
+        } = &mut *state;
         for id in ids {
             if let Some(open) = lookups.get_mut(id) {
                 let is_alive = run_store.by_raw_id(*id).iter().any(|known| {
@@ -223,7 +224,7 @@ impl Collector {
     }
 }
 
-impl Core {
+impl CollectorState {
     /// Ends the waits for missing jobs that a poll shows again, for example after a failover to a slurmctld with an older state. A row that
     /// has not changed is not read.
     pub(super) fn end_waits_of_shown(&mut self, raw_ids: &BTreeSet<u32>) {
@@ -251,7 +252,7 @@ impl Core {
     }
 
     /// Restores the lookups that were open when the last process ended.
-    pub(super) fn ask_on(&mut self) {
+    pub(super) fn restore_lookups(&mut self) {
         let arrays = self.run_store.iter();
         let arrays = arrays.filter(|(_, tracked)| tracked.ask_submitted);
         for array in arrays.map(|(run, _)| run).collect::<Vec<_>>() {
@@ -281,7 +282,7 @@ impl Core {
     }
 
     /// Stores the lookup of a job's end with its runs, or beside them if no run of it is open.
-    pub(super) fn store_question(&mut self, raw_id: u32) {
+    pub(super) fn store_lookup(&mut self, raw_id: u32) {
         let Some(stored) = self.lookups.get(&raw_id).map(OpenLookup::stored) else {
             return;
         };
@@ -321,7 +322,7 @@ impl Core {
     }
 
     /// Returns the owner of a run, from its payload or from a stored lookup.
-    pub fn owner_then(&self, run: &RunKey) -> Option<Owner> {
+    pub fn known_owner(&self, run: &RunKey) -> Option<Owner> {
         let stored = || Some(self.run_store.get(run)?.lookup.as_ref()?.owner.clone());
         self.owner_of(run).or_else(stored)
     }
@@ -363,13 +364,13 @@ mod tests {
         };
         wait_and_answer(&mut open).await;
         assert_eq!(resolution(&open), Resolution::Absent);
-        open.begin_proof_again();
+        open.restart_proof();
         assert_eq!(resolution(&open), Resolution::Open { ask: true });
         wait_and_answer(&mut open).await;
         assert_eq!(resolution(&open), Resolution::Absent);
         // Outages do not prolong it permanently.
         tokio::time::advance(Duration::from_secs(540)).await;
-        open.begin_proof_again();
+        open.restart_proof();
         open.answered(false, &Config::default());
         assert_eq!(resolution(&open), Resolution::Absent);
     }

@@ -8,8 +8,8 @@ use prost::Message as _;
 use tracing::Span;
 
 use super::deferred::DeferredObservation;
-use super::{BLOCKING_WRITE_TIMEOUT, Collector, Core, capture};
-use crate::adapters::meta::Meta;
+use super::{BLOCKING_WRITE_TIMEOUT, Collector, CollectorState, capture};
+use crate::adapters::capture_state::CaptureState;
 use crate::adapters::shards::shard_of;
 use crate::config::Config;
 use crate::domain::{Fact, FactId, RunState, run_of};
@@ -28,11 +28,11 @@ pub(super) struct StoredProgress {
 }
 
 impl StoredProgress {
-    pub(super) const fn of(meta: &Meta) -> Self {
+    pub(super) const fn of(capture: &CaptureState) -> Self {
         Self {
-            published: meta.published,
-            backlog_from: meta.backlog_from,
-            removed_until: meta.removed_until,
+            published: capture.published,
+            backlog_from: capture.backlog_from,
+            removed_until: capture.removed_until,
         }
     }
 
@@ -42,21 +42,21 @@ impl StoredProgress {
     }
 
     /// Records a backlog that has grown: no write may take it for worked off before the runs that were found in it are stored.
-    pub(super) fn note_backlog(&mut self, meta: &Meta) {
-        let backlogs = [self.backlog_from, meta.backlog_from];
+    pub(super) fn note_backlog(&mut self, capture: &CaptureState) {
+        let backlogs = [self.backlog_from, capture.backlog_from];
         self.backlog_from = backlogs.into_iter().flatten().min();
     }
 }
 
 /// What is given back if a decision cannot be stored.
 #[derive(Default)]
-pub(super) struct Previous {
+pub(super) struct PreviousState {
     pub runs: PreviousRunStates,
     /// Deferred observations that the decision has taken.
     pub deferred: Vec<DeferredObservation>,
 }
 
-impl From<PreviousRunStates> for Previous {
+impl From<PreviousRunStates> for PreviousState {
     fn from(runs: PreviousRunStates) -> Self {
         Self {
             runs,
@@ -70,11 +70,11 @@ impl Collector {
     /// decides the same again. Returns the jobs of these, by Slurm's job ids.
     pub(super) async fn publish(
         &self,
-        core: &mut Core,
+        state: &mut CollectorState,
         events: Vec<OutboxEvent>,
-        before: Previous,
+        before: PreviousState,
     ) -> Result<BTreeSet<u32>, Error> {
-        core.must_not_be_ahead()?;
+        state.must_not_be_ahead()?;
         if events.is_empty() {
             return Ok(BTreeSet::new());
         }
@@ -87,7 +87,7 @@ impl Collector {
         let (counted, plain): (Vec<OutboxEvent>, Vec<OutboxEvent>) = events
             .into_iter()
             .partition(|event| counted.contains(&event.run));
-        core.ahead = true;
+        state.ahead = true;
         for event in &plain {
             event.count();
         }
@@ -99,52 +99,54 @@ impl Collector {
             )
             .await?;
         if last > 0 {
-            core.published = last;
+            state.published = last;
         }
         if !counted.is_empty() {
             let shards: BTreeSet<u32> = counted
                 .iter()
-                .filter_map(|event| core.run_store.get(&event.run))
+                .filter_map(|event| state.run_store.get(&event.run))
                 .map(shard_of)
                 .collect();
             let outbox: Vec<(u32, Event)> = counted
                 .iter()
                 .filter_map(|outgoing| {
                     Some((
-                        shard_of(core.run_store.get(&outgoing.run)?),
+                        shard_of(state.run_store.get(&outgoing.run)?),
                         outgoing.event.clone(),
                     ))
                 })
                 .collect();
-            let meta = core.meta_to_store();
-            let Core {
+            let capture = state.capture_to_store();
+            let CollectorState {
                 store,
                 run_store,
                 waiting,
                 ..
-            } = core;
+            } = state;
             let waiting = |shard| waiting.of_shard(shard);
             let mut stored = store
                 .write(run_store, waiting, &shards, &outbox, BLOCKING_WRITE_TIMEOUT)
                 .await?;
             if stored && counted.iter().any(OutboxEvent::is_capture) {
-                stored = store.write_meta(&meta, &[], BLOCKING_WRITE_TIMEOUT).await?;
+                stored = store
+                    .write_capture_state(&capture, &[], BLOCKING_WRITE_TIMEOUT)
+                    .await?;
             }
             // The next write empties their outboxes.
-            core.dirty.extend(shards);
+            state.dirty.extend(shards);
             if !stored {
                 let runs: BTreeSet<&RunKey> = counted.iter().map(|event| &event.run).collect();
-                let states = runs.iter().filter_map(|run| core.run_store.get(run));
-                let jobs: BTreeSet<u32> = states.map(|state| state.raw_id).collect();
-                core.take_back(&runs, &jobs, before, &self.config);
+                let states = runs.iter().filter_map(|run| state.run_store.get(run));
+                let jobs: BTreeSet<u32> = states.map(|tracked| tracked.raw_id).collect();
+                state.roll_back(&runs, &jobs, before, &self.config);
                 let now = chrono::Utc::now().timestamp();
                 for run in runs {
-                    if let Some(state) = core.run_store.get(run).cloned() {
-                        core.usage_backlog.note(run, &state, now, &self.config);
-                        core.array_submission_backlog.note(run, &state);
+                    if let Some(tracked) = state.run_store.get(run).cloned() {
+                        state.usage_backlog.note(run, &tracked, now, &self.config);
+                        state.array_submission_backlog.note(run, &tracked);
                     }
                 }
-                core.ahead = false;
+                state.ahead = false;
                 return Ok(jobs);
             }
             for event in &counted {
@@ -158,7 +160,7 @@ impl Collector {
                 self.bus.publish_all_traced(events, &self.shutdown).await?;
             }
         }
-        core.ahead = false;
+        state.ahead = false;
         Ok(BTreeSet::new())
     }
 
@@ -167,10 +169,10 @@ impl Collector {
     /// # Errors
     /// On shutdown, or if another ingest has taken over.
     pub async fn is_stuck(&self) -> Result<bool, Error> {
-        if self.core.lock().await.store.is_failing() {
+        if self.state.lock().await.store.is_failing() {
             self.flush().await?;
         }
-        Ok(self.core.lock().await.store.is_failing())
+        Ok(self.state.lock().await.store.is_failing())
     }
 
     /// Checks from time to time that the bucket still has what was written, and restores it if not.
@@ -178,7 +180,7 @@ impl Collector {
     /// # Errors
     /// If another ingest has taken over.
     pub async fn check_state(&self) -> Result<(), Error> {
-        self.core.lock().await.store.check().await
+        self.state.lock().await.store.check().await
     }
 
     /// Stores changed state. State that cannot be stored now is stored by a later flush.
@@ -186,18 +188,18 @@ impl Collector {
     /// # Errors
     /// On shutdown, or if another ingest has taken over.
     pub async fn flush(&self) -> Result<(), Error> {
-        self.core.lock().await.flush().await
+        self.state.lock().await.flush().await
     }
 }
 
-impl Core {
+impl CollectorState {
     /// As [`Collector::flush`].
     pub(super) async fn flush(&mut self) -> Result<(), Error> {
         let Self {
             store,
             run_store,
             waiting,
-            meta,
+            capture,
             dirty,
             ahead,
             stored,
@@ -220,30 +222,33 @@ impl Core {
             dirty.clear();
             waiting.unstored.clear();
             *stored_at = tokio::time::Instant::now();
-            if store.write_meta(meta, &[], BLOCKING_WRITE_TIMEOUT).await? {
-                *stored = StoredProgress::of(meta);
+            if store
+                .write_capture_state(capture, &[], BLOCKING_WRITE_TIMEOUT)
+                .await?
+            {
+                *stored = StoredProgress::of(capture);
             }
         }
         Ok(())
     }
 
     /// Returns the cluster's state for a write that does not store every changed run.
-    pub(super) fn meta_to_store(&self) -> Meta {
-        let mut meta = self.meta.clone();
+    pub(super) fn capture_to_store(&self) -> CaptureState {
+        let mut capture = self.capture.clone();
         if !self.dirty.is_empty() {
-            let backlogs = [meta.backlog_from, self.stored.backlog_from];
-            meta.backlog_from = backlogs.into_iter().flatten().min();
-            meta.published = meta.published.min(self.stored.published);
+            let backlogs = [capture.backlog_from, self.stored.backlog_from];
+            capture.backlog_from = backlogs.into_iter().flatten().min();
+            capture.published = capture.published.min(self.stored.published);
         }
-        meta
+        capture
     }
 
     /// Restores the previous states of these runs, and what was deferred of their jobs.
-    pub(super) fn take_back(
+    pub(super) fn roll_back(
         &mut self,
         runs: &BTreeSet<&RunKey>,
         jobs: &BTreeSet<u32>,
-        before: Previous,
+        before: PreviousState,
         config: &Config,
     ) {
         for (run, tracked) in before.runs {

@@ -62,12 +62,12 @@ impl PayloadCache {
             dictionary: Arc::clone(&self.dictionary),
         };
         self.runs.insert(run.into(), packed);
-        self.learn(bytes);
+        self.add_sample(bytes);
     }
 
     /// Samples payloads and builds a dictionary when there are enough. The first dictionaries follow soon, later ones at growing
     /// intervals.
-    fn learn(&mut self, bytes: Vec<u8>) {
+    fn add_sample(&mut self, bytes: Vec<u8>) {
         self.inserted += 1;
         let apart = (self.inserted / DICTIONARY_SAMPLES)
             .clamp(1, MAX_PAYLOADS_PER_DICTIONARY / DICTIONARY_SAMPLES);

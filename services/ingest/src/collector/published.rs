@@ -14,8 +14,8 @@ use mesh_runtime::{Condition, error_chain};
 use tokio_util::sync::CancellationToken;
 
 use crate::Error;
+use crate::adapters::capture_state::CaptureState;
 use crate::adapters::fenced::{BACKOFF, pause};
-use crate::adapters::meta::Meta;
 use crate::adapters::shards::shard_of;
 use crate::domain::{RunStore, restore};
 
@@ -31,7 +31,7 @@ const MAX_CLOCK_DIFFERENCE: TimeDelta = TimeDelta::minutes(2);
 pub(super) async fn restore_published(
     bus: &Bus,
     cluster: &str,
-    meta: &Meta,
+    capture: &CaptureState,
     run_store: &mut RunStore,
     retention: Duration,
     condition: &Condition,
@@ -41,7 +41,7 @@ pub(super) async fn restore_published(
     let mut backoff = BACKOFF;
     loop {
         let restored = async {
-            let messages = unstored(bus, cluster, meta).await?;
+            let messages = unstored(bus, cluster, capture).await?;
             restore_all(messages, run_store, retention, &mut changed).await
         };
         let Err(error) = restored.await else {
@@ -61,16 +61,18 @@ pub(super) async fn restore_published(
 async fn unstored(
     bus: &Bus,
     cluster: &str,
-    meta: &Meta,
+    capture: &CaptureState,
 ) -> Result<StoredMessages, mesh_bus::Error> {
     let jobs = format!("slurm.{}.job.>", subject::token(cluster));
     // A stream that was deleted and declared again counts from 1.
-    if meta.published > 0 && bus.stream_state(SLURM_EVENTS).await?.last_sequence >= meta.published {
-        return Ok(bus.stored_messages_after(SLURM_EVENTS, jobs, meta.published));
+    if capture.published > 0
+        && bus.stream_state(SLURM_EVENTS).await?.last_sequence >= capture.published
+    {
+        return Ok(bus.stored_messages_after(SLURM_EVENTS, jobs, capture.published));
     }
-    let before_jump = meta.ahead_from.unwrap_or(meta.watermark);
+    let before_jump = capture.ahead_from.unwrap_or(capture.watermark);
     let watermark =
-        DateTime::from_timestamp(meta.watermark.min(before_jump), 0).unwrap_or_default();
+        DateTime::from_timestamp(capture.watermark.min(before_jump), 0).unwrap_or_default();
     Ok(bus.stored_messages_since(SLURM_EVENTS, jobs, watermark - MAX_CLOCK_DIFFERENCE))
 }
 
@@ -191,26 +193,26 @@ mod tests {
     async fn progress_is_not_stored_before_the_runs_that_it_is_about() {
         let nats = NatsServer::start().await;
         let collector = load(&nats).await;
-        collector.core().await.meta.backlog_from = Some(100);
+        collector.state().await.capture.backlog_from = Some(100);
         collector.flush().await.unwrap();
         {
-            let mut core = collector.core().await;
-            (core.meta.backlog_from, core.meta.published) = (None, 7);
-            core.dirty.insert(1);
+            let mut state = collector.state().await;
+            (state.capture.backlog_from, state.capture.published) = (None, 7);
+            state.dirty.insert(1);
         }
         let gap = mesh_events::proto::mesh::capture::v1::CaptureEvent::default();
         let kind = EventType::CaptureGapClosed;
         collector.capture(kind, gap.clone()).await.unwrap();
-        let killed = load(&nats).await.core().await.meta.clone();
+        let killed = load(&nats).await.state().await.capture.clone();
         assert_eq!((killed.backlog_from, killed.published), (Some(100), 0));
         let collector = load(&nats).await;
         {
-            let mut core = collector.core().await;
-            (core.meta.backlog_from, core.meta.published) = (None, 7);
+            let mut state = collector.state().await;
+            (state.capture.backlog_from, state.capture.published) = (None, 7);
         }
         collector.flush().await.unwrap();
         collector.capture(kind, gap).await.unwrap();
-        let stopped = load(&nats).await.core().await.meta.clone();
+        let stopped = load(&nats).await.state().await.capture.clone();
         assert_eq!((stopped.backlog_from, stopped.published), (None, 7));
     }
 
@@ -248,13 +250,13 @@ mod tests {
         collector.bus.publish(&started(&run)).await.unwrap();
         {
             // The old stream had more.
-            let mut core = collector.core().await;
-            core.meta.published = 1_000;
-            core.meta.watermark = run.submit_time;
+            let mut state = collector.state().await;
+            state.capture.published = 1_000;
+            state.capture.watermark = run.submit_time;
         }
         collector.flush().await.unwrap();
         let next = load(&nats).await;
-        assert!(next.core().await.run_store.get(&run).is_some());
+        assert!(next.state().await.run_store.get(&run).is_some());
     }
 
     #[tokio::test]
@@ -263,8 +265,8 @@ mod tests {
         let began = Utc::now().timestamp();
         let mut since = Vec::new();
         for _ in 0..2 {
-            let meta = load(&nats).await.core().await.meta.clone();
-            since.push(meta.capture_since);
+            let capture = load(&nats).await.state().await.capture.clone();
+            since.push(capture.capture_since);
             // The next start is in another second, so that a new beginning would differ.
             tokio::time::sleep(Duration::from_millis(1_100)).await;
         }
@@ -281,16 +283,16 @@ mod tests {
         let health = Health::default();
         let condition = health.condition("ingest.state");
         condition.ok();
-        let meta = Meta {
+        let capture = CaptureState {
             watermark: run.submit_time,
-            ..Meta::default()
+            ..CaptureState::default()
         };
         let restoring = tokio::spawn(async move {
             let mut run_store = RunStore::default();
             let changed = restore_published(
                 &bus,
                 "c",
-                &meta,
+                &capture,
                 &mut run_store,
                 RETENTION,
                 &condition,

@@ -16,7 +16,7 @@ use crate::envelope::{Cause, EventContext, other_run};
 
 /// A time range in Unix seconds, both ends included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Window {
+pub struct RepublishWindow {
     /// Start.
     pub from: i64,
     /// End.
@@ -70,7 +70,7 @@ fn as_published(fact: &Fact, job: &mut Job, known: Option<&RunState>) -> Publish
     PublishedForm::Known(fact)
 }
 
-impl Window {
+impl RepublishWindow {
     fn has(self, fact: &Fact) -> bool {
         let rediscoverable = match fact.id {
             FactId::Recorded(Slot::Resized(_)) => true,
@@ -92,9 +92,9 @@ impl Collector {
         &self,
         run_store: &mut RunStore,
         runs: &[Observation],
-        window: Window,
+        window: RepublishWindow,
     ) -> Republished {
-        let core = self.core.lock().await;
+        let state = self.state.lock().await;
         let now = Utc::now();
         let context = ObservationContext {
             now: now.timestamp(),
@@ -115,11 +115,12 @@ impl Collector {
                     true => observation.job.clone(),
                     false => other_run(fact, observation),
                 };
-                let known = core.run_store.get(&fact.run);
+                let known = state.run_store.get(&fact.run);
                 match as_published(fact, &mut job, known) {
                     PublishedForm::Known(fact) if window.has(&fact) => {
-                        let frame = self.frame_at(now, &Cause::Accounting);
-                        let event = frame.event(&fact, observation, job, &observation.owner);
+                        let event_context = self.republish_context(now, &Cause::Accounting);
+                        let event =
+                            event_context.event(&fact, observation, job, &observation.owner);
                         republished.events.push(event);
                     }
                     PublishedForm::Unknown if window.has(fact) => {
@@ -136,36 +137,45 @@ impl Collector {
     }
 
     /// Derives the recorded facts of a window about live runs, which accounting may not have yet.
-    pub async fn republish_running(&self, window: Window) -> Vec<Event> {
-        let core = self.core.lock().await;
+    pub async fn republish_running(&self, window: RepublishWindow) -> Vec<Event> {
+        let state = self.state.lock().await;
         let now = Utc::now();
         let cause = Cause::Lookup;
-        let frame = self.frame_at(now, &cause);
+        let event_context = self.republish_context(now, &cause);
         let mut events = Vec::new();
-        for (run, tracked) in core.run_store.iter().filter(|(_, tracked)| !tracked.over()) {
+        for (run, tracked) in state
+            .run_store
+            .iter()
+            .filter(|(_, tracked)| !tracked.over())
+        {
             let facts = facts_of(&run, tracked);
             let mut facts = facts.into_iter().filter(|fact| window.has(fact)).peekable();
             if facts.peek().is_none() {
                 continue;
             }
-            let Some((job, owner)): Option<(Job, Owner)> = core.last.get(&run) else {
+            let Some((job, owner)): Option<(Job, Owner)> = state.last.get(&run) else {
                 continue;
             };
-            events
-                .extend(facts.map(|fact| frame.event_without_reading(&fact, job.clone(), &owner)));
+            events.extend(
+                facts.map(|fact| event_context.event_without_reading(&fact, job.clone(), &owner)),
+            );
         }
         events
     }
 
     /// Returns Slurm's ids of runs that ended within the window, but not according to `run_store`. Accounting does not list by time what
     /// never became eligible, and learns of an end some seconds after slurmctld has reported it.
-    pub async fn ended_but_not_in(&self, run_store: &RunStore, window: Window) -> Vec<u32> {
-        let core = self.core.lock().await;
+    pub async fn ended_but_not_in(
+        &self,
+        run_store: &RunStore,
+        window: RepublishWindow,
+    ) -> Vec<u32> {
+        let state = self.state.lock().await;
         let ended = |tracked: &&RunState| {
             let end = tracked.end.as_ref();
             end.is_some_and(|end| window.has_time(end.at))
         };
-        let runs = core.run_store.iter().map(|(_, tracked)| tracked);
+        let runs = state.run_store.iter().map(|(_, tracked)| tracked);
         runs.filter(ended)
             .map(|tracked| tracked.raw_id)
             .filter(|raw_id| {
@@ -179,10 +189,14 @@ impl Collector {
 
     /// Returns Slurm's ids of live runs that have facts in the window, were not read since this ingest became leader, and are not in
     /// `run_store`. Accounting does not list by time what never became eligible.
-    pub async fn alive_but_not_in(&self, run_store: &RunStore, window: Window) -> Vec<u32> {
-        let core = self.core.lock().await;
-        let runs = core.run_store.iter().filter(|(run, tracked)| {
-            !tracked.over() && !core.last.has(run) && run_store.get(run).is_none()
+    pub async fn alive_but_not_in(
+        &self,
+        run_store: &RunStore,
+        window: RepublishWindow,
+    ) -> Vec<u32> {
+        let state = self.state.lock().await;
+        let runs = state.run_store.iter().filter(|(run, tracked)| {
+            !tracked.over() && !state.last.has(run) && run_store.get(run).is_none()
         });
         runs.filter(|(run, tracked)| facts_of(run, tracked).iter().any(|fact| window.has(fact)))
             .map(|(_, tracked)| tracked.raw_id)
@@ -191,28 +205,32 @@ impl Collector {
 
     /// Keeps the usage of runs whose usage was already published. The rest follows once it is complete.
     pub async fn without_published(&self, used: Vec<RunUsage>) -> Vec<Observation> {
-        let core = self.core.lock().await;
+        let state = self.state.lock().await;
         let observations = used.into_iter().map(|settled| settled.observation);
         observations
             .filter(|observation| {
-                let tracked = core.run_store.get(&run_of(&core.run_store, observation));
+                let tracked = state.run_store.get(&run_of(&state.run_store, observation));
                 tracked.is_none_or(|tracked| !tracked.usage_pending)
             })
             .collect()
     }
 
-    fn frame_at<'a>(&'a self, now: chrono::DateTime<Utc>, cause: &'a Cause) -> EventContext<'a> {
+    fn republish_context<'a>(
+        &'a self,
+        now: chrono::DateTime<Utc>,
+        cause: &'a Cause,
+    ) -> EventContext<'a> {
         EventContext {
             // Every republished event is marked as late.
             late_after: -1,
             usage_after: 0,
-            ..self.frame(now, cause)
+            ..self.event_context(now, cause)
         }
     }
 }
 
 /// Returns jobs whose runs ended within the window and lack their usage.
-pub fn without_usage(run_store: &RunStore, window: Window) -> Vec<JobRef> {
+pub fn without_usage(run_store: &RunStore, window: RepublishWindow) -> Vec<JobRef> {
     let is_pending = |tracked: &RunState| {
         let end = tracked.end.as_ref();
         tracked.usage_pending && end.is_some_and(|end| window.has_time(end.at))
@@ -307,7 +325,7 @@ mod tests {
 
     #[test]
     fn only_facts_recorded_within_the_time_are_republished() {
-        let window = Window { from: 100, to: 200 };
+        let window = RepublishWindow { from: 100, to: 200 };
         for (id, at, rediscoverable) in [
             (FactId::Recorded(Slot::Started), Some(100), true),
             (FactId::Recorded(Slot::End), Some(200), true),

@@ -15,7 +15,7 @@ use self::stored::UnpublishedRun;
 pub(super) use self::stored::UnpublishedRuns;
 use super::gaps::{lost, owner_suffix};
 use super::open_lookups::WAIT_STORE_INTERVAL;
-use super::{Collector, Core};
+use super::{Collector, CollectorState};
 use crate::Error;
 use crate::adapters::shards::shard_of_record;
 use crate::config::Config;
@@ -24,7 +24,7 @@ use crate::domain::{Observation, is_within_another};
 /// Maximum number of gaps that one poll publishes.
 const MAX_GAPS_PER_POLL: usize = 100;
 
-impl Core {
+impl CollectorState {
     /// Records a run that cannot be published yet.
     pub(super) fn note_unpublished(&mut self, run: &RunKey, observation: &Observation) {
         // A requeued job gets another submit time when its epilogs have run (22.05).
@@ -100,33 +100,38 @@ impl Collector {
         &self,
         shown: &BTreeSet<(u32, i64)>,
     ) -> Result<BTreeSet<JobId>, Error> {
-        let mut core = self.core.lock().await;
-        core.must_not_be_ahead()?;
+        let mut state = self.state.lock().await;
+        state.must_not_be_ahead()?;
         // Longer than the lookup of the run before, which may make it possible to publish this one.
         let within = self.config.resolution_timeout + self.config.missing_record_timeout;
-        let runs = core.waiting.unpublished.0.iter();
+        let runs = state.waiting.unpublished.0.iter();
         let runs: Vec<(RunKey, u32)> = runs.map(|(run, one)| (run.clone(), one.raw_id)).collect();
         let (mut ask, mut gaps) = (BTreeSet::new(), 0);
         for (run, raw_id) in runs {
             let is_shown = shown.contains(&(raw_id, run.submit_time));
-            match core.next_action(&run, is_shown, within, &self.config) {
+            match state.next_action(&run, is_shown, within, &self.config) {
                 UnpublishedAction::Wait => {}
                 UnpublishedAction::Ask(raw_id) => ask.extend(JobId::new(raw_id)),
                 UnpublishedAction::GiveUp if gaps >= MAX_GAPS_PER_POLL => {}
-                UnpublishedAction::GiveUp => match self.give_up_unpublished(&mut core, &run).await?
-                {
-                    true => gaps += 1,
-                    // Each attempt may take its time limit.
-                    false => gaps = MAX_GAPS_PER_POLL,
-                },
+                UnpublishedAction::GiveUp => {
+                    match self.give_up_unpublished(&mut state, &run).await? {
+                        true => gaps += 1,
+                        // Each attempt may take its time limit.
+                        false => gaps = MAX_GAPS_PER_POLL,
+                    }
+                }
             }
         }
         Ok(ask)
     }
 
     /// Publishes that a run is lost. Returns whether that was stored.
-    async fn give_up_unpublished(&self, core: &mut Core, run: &RunKey) -> Result<bool, Error> {
-        let Some(known) = core.waiting.unpublished.0.remove(run) else {
+    async fn give_up_unpublished(
+        &self,
+        state: &mut CollectorState,
+        run: &RunKey,
+    ) -> Result<bool, Error> {
+        let Some(known) = state.waiting.unpublished.0.remove(run) else {
             return Ok(true);
         };
         let accounting = match self.config.accounting {
@@ -141,9 +146,9 @@ impl Collector {
         let (gap, shard) = (lost(run, message), shard_of_record(known.raw_id));
         // In one write with what waits.
         let kind = EventType::CaptureGapClosed;
-        let is_stored = self.capture_locked(core, kind, gap, Some(shard)).await?;
+        let is_stored = self.capture_locked(state, kind, gap, Some(shard)).await?;
         if !is_stored {
-            core.waiting.unpublished.0.insert(run.clone(), known);
+            state.waiting.unpublished.0.insert(run.clone(), known);
         }
         Ok(is_stored)
     }

@@ -16,10 +16,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::capture::note_absence;
 use crate::Error;
+use crate::adapters::capture_state::CaptureState;
 use crate::adapters::fenced::{BACKOFF, pause};
-use crate::adapters::meta::Meta;
 use crate::adapters::shards::{SHARDS, shard_of_record};
-use crate::adapters::store::Unreadable;
+use crate::adapters::store::UnreadableValues;
 use crate::domain::{RunStore, rebuild};
 
 /// What no bus shows of lost runs.
@@ -31,7 +31,7 @@ const LOST_OF_CLUSTER: &str = "jobs that began and ended before the newest known
 pub(super) struct Rebuilder<'a> {
     pub(super) bus: &'a Bus,
     pub(super) cluster: &'a str,
-    pub(super) unreadable: &'a Unreadable,
+    pub(super) unreadable: &'a UnreadableValues,
     pub(super) retention: Duration,
     pub(super) condition: &'a Condition,
     pub(super) shutdown: &'a CancellationToken,
@@ -47,17 +47,17 @@ impl Rebuilder<'_> {
         &self,
         run_store: &mut RunStore,
         recovered: &mut u64,
-    ) -> Result<Option<Meta>, Error> {
+    ) -> Result<Option<CaptureState>, Error> {
         let mut backoff = BACKOFF;
         loop {
             let rebuilt = async {
                 self.runs(run_store, recovered).await?;
-                self.meta(run_store).await
+                self.capture_state(run_store).await
             };
             let error = match rebuilt.await {
-                Ok(meta) => {
+                Ok(capture) => {
                     self.condition.ok();
-                    return Ok(meta);
+                    return Ok(capture);
                 }
                 Err(error) => error_chain(&error),
             };
@@ -113,8 +113,11 @@ impl Rebuilder<'_> {
         }
     }
 
-    async fn meta(&self, run_store: &RunStore) -> Result<Option<Meta>, mesh_bus::Error> {
-        if !self.unreadable.meta {
+    async fn capture_state(
+        &self,
+        run_store: &RunStore,
+    ) -> Result<Option<CaptureState>, mesh_bus::Error> {
+        if !self.unreadable.capture_state {
             return Ok(None);
         }
         let now = Utc::now().timestamp();
@@ -123,36 +126,36 @@ impl Rebuilder<'_> {
             .iter()
             .filter_map(|(_, run)| run.candidate.as_ref());
         let oldest = run_store.iter().map(|(run, _)| run.submit_time).min();
-        let mut meta = Meta {
+        let mut capture = CaptureState {
             capture_since: oldest.unwrap_or(now),
             watermark: newest,
             poll: candidates.map(|seen| seen.poll).max().unwrap_or(0),
             baseline_done: true,
             counts_from: u64::try_from(now).unwrap_or_default(),
-            ..Meta::default()
+            ..CaptureState::default()
         };
         let mut stored = self.stored("capture");
         loop {
             let messages = stored.next().await?;
             if messages.is_empty() {
-                return Ok(Some(meta));
+                return Ok(Some(capture));
             }
             for message in messages {
                 if let Ok(event) = Event::from_bytes(&message.body)
                     && let Ok(kind) = event.kind()
                     && let Some(Payload::Capture(capture_event)) = &event.payload
                 {
-                    note_absence(&mut meta, kind, capture_event);
+                    note_absence(&mut capture, kind, capture_event);
                 }
             }
         }
     }
 }
 
-impl Unreadable {
+impl UnreadableValues {
     /// Whether everything could be read.
     pub fn is_empty(&self) -> bool {
-        self.shards.is_empty() && !self.meta
+        self.shards.is_empty() && !self.capture_state
     }
 
     /// Describes what was lost of the jobs.
@@ -165,7 +168,7 @@ impl Unreadable {
                 LOST_OF_RUNS,
             ));
         }
-        if self.meta {
+        if self.capture_state {
             parts.push(("of the cluster".to_owned(), LOST_OF_CLUSTER));
         }
         let (parts, lost): (Vec<String>, Vec<&str>) = parts.into_iter().unzip();

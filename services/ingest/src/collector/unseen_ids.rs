@@ -9,10 +9,10 @@ use tokio::time::Instant;
 
 use super::accounting_wait::AccountingWait;
 use super::gaps::{gap_event, keys, names};
-use super::{Collector, Core};
+use super::{Collector, CollectorState};
 use crate::Error;
+use crate::adapters::capture_state::{NewestJob, UnseenRange};
 use crate::adapters::fenced::{BACKOFF, pause};
-use crate::adapters::meta::{Newest, Unseen};
 use crate::domain::{EntityKind, Observation, Owner, Record};
 
 /// Largest range of ids that is looked up. A larger one becomes a gap.
@@ -26,7 +26,7 @@ const MAX_WAIT: Duration = Duration::from_secs(300);
 /// Maximum number of ranges stored while accounting is unavailable. They share one value.
 const MAX_UNSEEN_RANGES: usize = 1_000;
 
-impl Unseen {
+impl UnseenRange {
     const fn new(first: u32, last: u32) -> Self {
         Self {
             first,
@@ -46,19 +46,19 @@ impl Unseen {
 }
 
 /// Returns how many ids the count has moved from one job to a later one; `None` if it has restarted, or is that of another cluster.
-fn ids_counted(before: Newest, now: Newest) -> Option<u32> {
+fn ids_counted(before: NewestJob, now: NewestJob) -> Option<u32> {
     let same_count = now.id >> LOCAL_ID_BITS == before.id >> LOCAL_ID_BITS;
     now.id.checked_sub(before.id).filter(|_| same_count)
 }
 
 /// Returns the ids between the previous and the current newest job.
-fn between(before: Newest, now: Newest) -> Option<Unseen> {
+fn between(before: NewestJob, now: NewestJob) -> Option<UnseenRange> {
     let distance = ids_counted(before, now)?;
-    (distance > 1).then(|| Unseen::new(before.id + 1, now.id - 1))
+    (distance > 1).then(|| UnseenRange::new(before.id + 1, now.id - 1))
 }
 
 /// Adds a range. With too many ranges, extends the newest one, which is then looked up again from the start; ids in it that are known are not looked up.
-fn add(ranges: &mut Vec<Unseen>, range: Unseen) {
+fn add(ranges: &mut Vec<UnseenRange>, range: UnseenRange) {
     let full = ranges.len() >= MAX_UNSEEN_RANGES;
     match ranges.last_mut() {
         Some(newest) if full && newest.last < range.first => {
@@ -74,8 +74,8 @@ pub(super) struct UnseenWaits(HashMap<(u32, u32), AccountingWait>);
 
 impl UnseenWaits {
     /// Continues the waits of earlier processes.
-    pub(super) fn of(ranges: &[Unseen], now: Instant) -> Self {
-        let wait = |range: &Unseen| {
+    pub(super) fn of(ranges: &[UnseenRange], now: Instant) -> Self {
+        let wait = |range: &UnseenRange| {
             let before = Duration::from_secs(range.waited);
             (range.ids(), AccountingWait::continued(before, now))
         };
@@ -88,7 +88,7 @@ impl UnseenWaits {
     }
 
     /// Stores how long accounting was waited for.
-    pub(super) fn store(&mut self, ranges: &mut [Unseen], now: Instant) {
+    pub(super) fn store(&mut self, ranges: &mut [UnseenRange], now: Instant) {
         self.0
             .retain(|ids, _| ranges.iter().any(|range| range.ids() == *ids));
         for range in ranges {
@@ -101,9 +101,9 @@ impl UnseenWaits {
 
 /// Returns the job if the observation may show when it got its id. A requeued job keeps its id, and an array task gets one long after its
 /// submit time.
-fn newest(observation: &Observation) -> Option<Newest> {
+fn newest(observation: &Observation) -> Option<NewestJob> {
     let may_be_fresh = !observation.has_run_before() && observation.entity != EntityKind::Task;
-    may_be_fresh.then_some(Newest {
+    may_be_fresh.then_some(NewestJob {
         submit: observation.run.submit_time,
         id: observation.raw_id,
     })
@@ -111,7 +111,7 @@ fn newest(observation: &Observation) -> Option<Newest> {
 
 /// Returns the newer of two jobs. A known one with a submit time in the future would stay the newest until the clock reaches that time:
 /// Slurm's clock was ahead, or the local one is behind. Until then the next id is the newer one.
-fn newer(known: Option<Newest>, seen: Option<Newest>, now: i64) -> Option<Newest> {
+fn newer(known: Option<NewestJob>, seen: Option<NewestJob>, now: i64) -> Option<NewestJob> {
     let (Some(known), Some(seen)) = (known, seen) else {
         return known.or(seen);
     };
@@ -120,40 +120,40 @@ fn newer(known: Option<Newest>, seen: Option<Newest>, now: i64) -> Option<Newest
     Some(if is_next { seen } else { known.max(seen) })
 }
 
-impl Core {
+impl CollectorState {
     /// Records a job that a poll shows. Until a poll has shown one, a job of accounting counts. Accounting does not say whether it was
     /// requeued; then its id is lower than those of its time, and more ids than necessary are compared with the known ones.
     pub(super) fn note_id(&mut self, observation: &Observation, now: i64) {
         if observation.record == Record::Controller {
             self.newest = newer(self.newest, newest(observation), now);
-        } else if self.meta.newest.or(self.newest).is_none()
-            && observation.run.submit_time >= self.meta.capture_since
+        } else if self.capture.newest.or(self.newest).is_none()
+            && observation.run.submit_time >= self.capture.capture_since
         {
             // Stored with what accounting shows: no poll may come before a restart.
-            self.meta.newest = newest(observation);
+            self.capture.newest = newest(observation);
         }
     }
 
     /// Records at the end of a poll which ids it should have shown, and returns them if any is unknown. Too many are not recorded.
-    pub(super) fn note_unseen(&mut self, accounting: bool, now: i64) -> Option<Unseen> {
-        let before = self.meta.newest.filter(|_| accounting);
-        self.meta.newest = newer(self.meta.newest, self.newest, now);
-        let (Some(before), Some(now)) = (before, self.meta.newest) else {
+    pub(super) fn note_unseen(&mut self, accounting: bool, now: i64) -> Option<UnseenRange> {
+        let before = self.capture.newest.filter(|_| accounting);
+        self.capture.newest = newer(self.capture.newest, self.newest, now);
+        let (Some(before), Some(now)) = (before, self.capture.newest) else {
             return None;
         };
         let unseen = between(before, now).filter(|range| {
             (range.first..=range.last).any(|id| self.run_store.by_raw_id(id).is_empty())
         });
         if let Some(range) = unseen.filter(|range| !range.is_too_large()) {
-            add(&mut self.meta.unseen, range);
+            add(&mut self.capture.unseen, range);
         }
         unseen
     }
 }
 
 /// The gap of a range that is not looked up; `None` if it is.
-pub(super) fn too_many(range: Unseen) -> Option<CaptureEvent> {
-    let Unseen { first, last, .. } = range;
+pub(super) fn too_many(range: UnseenRange) -> Option<CaptureEvent> {
+    let UnseenRange { first, last, .. } = range;
     range.is_too_large().then(|| {
         let message = format!("polls have shown no job between the ids {first} and {last}, which are too many to look up");
         let lost = format!("jobs {first} to {last} that ended without ever becoming eligible to run");
@@ -163,23 +163,23 @@ pub(super) fn too_many(range: Unseen) -> Option<CaptureEvent> {
 
 impl Collector {
     /// Returns the ranges to look up.
-    pub async fn unseen(&self) -> Vec<Unseen> {
-        self.core.lock().await.meta.unseen.clone()
+    pub async fn unseen(&self) -> Vec<UnseenRange> {
+        self.state.lock().await.capture.unseen.clone()
     }
 
     /// Returns the ids of a range that are still unknown.
-    pub async fn unknown_of(&self, range: Unseen) -> Vec<u32> {
-        let core = self.core.lock().await;
+    pub async fn unknown_of(&self, range: UnseenRange) -> Vec<u32> {
+        let state = self.state.lock().await;
         let ids = range.first..=range.last;
-        ids.filter(|id| core.run_store.by_raw_id(*id).is_empty())
+        ids.filter(|id| state.run_store.by_raw_id(*id).is_empty())
             .collect()
     }
 
     /// Records an answer of accounting about a range of which it lacks an end. Returns how long to wait for it still; `None` if the wait is over.
-    pub async fn unseen_answered(&self, range: Unseen) -> Option<Duration> {
-        let mut core = self.core.lock().await;
+    pub async fn unseen_answered(&self, range: UnseenRange) -> Option<Duration> {
+        let mut state = self.state.lock().await;
         let now = Instant::now();
-        let waits = &mut core.unseen_waits.0;
+        let waits = &mut state.unseen_waits.0;
         let wait = waits
             .entry(range.ids())
             .or_insert_with(|| AccountingWait::continued(Duration::ZERO, now));
@@ -194,7 +194,7 @@ impl Collector {
     /// On shutdown, or if another ingest has taken over.
     pub async fn remove_unseen(
         &self,
-        range: Unseen,
+        range: UnseenRange,
         alive: &[(RunKey, Owner)],
     ) -> Result<(), Error> {
         let gap = (!alive.is_empty()).then(|| {
@@ -205,29 +205,29 @@ impl Collector {
         });
         let mut backoff = BACKOFF;
         loop {
-            let mut core = self.core.lock().await;
-            let ranges = core.meta.unseen.clone();
-            remove(&mut core.meta.unseen, range);
+            let mut state = self.state.lock().await;
+            let ranges = state.capture.unseen.clone();
+            remove(&mut state.capture.unseen, range);
             let Some(gap) = &gap else {
                 return Ok(());
             };
             let kind = EventType::CaptureGapClosed;
             // In one write with the ranges.
             if self
-                .capture_locked(&mut core, kind, gap.clone(), None)
+                .capture_locked(&mut state, kind, gap.clone(), None)
                 .await?
             {
                 return Ok(());
             }
-            core.meta.unseen = ranges;
-            drop(core);
+            state.capture.unseen = ranges;
+            drop(state);
             pause(&self.shutdown, &mut backoff).await?;
         }
     }
 }
 
 /// Removes a range, which may have been extended meanwhile.
-fn remove(ranges: &mut Vec<Unseen>, range: Unseen) {
+fn remove(ranges: &mut Vec<UnseenRange>, range: UnseenRange) {
     for known in ranges.iter_mut() {
         if known.first == range.first && known.last > range.last {
             known.first = range.last + 1;
@@ -243,7 +243,7 @@ mod tests {
     #[test]
     fn ids_between_two_jobs_were_not_seen_unless_the_count_began_again() {
         let check = |before: (i64, u32), now: (i64, u32), expected: Option<(u32, u32)>| {
-            let newest = |(submit, id)| Newest { submit, id };
+            let newest = |(submit, id)| NewestJob { submit, id };
             let found = between(newest(before), newest(now));
             assert_eq!(found.map(|range| (range.first, range.last)), expected);
         };
@@ -256,7 +256,7 @@ mod tests {
 
     #[test]
     fn a_job_of_the_future_is_the_newest_until_the_next_id() {
-        let newest = |(submit, id)| Some(Newest { submit, id });
+        let newest = |(submit, id)| Some(NewestJob { submit, id });
         for (known, seen, expected) in [
             ((1_000, 10), (1_001, 9), (1_001, 9)),
             ((1_000, 10), (999, 11), (1_000, 10)),
@@ -276,7 +276,7 @@ mod tests {
 
     #[test]
     fn too_many_ids_are_a_gap() {
-        let range = |last| Unseen::new(11, last);
+        let range = |last| UnseenRange::new(11, last);
         assert_eq!(too_many(range(100_010)), None);
         let gap = too_many(range(100_011)).unwrap();
         assert!(
@@ -289,13 +289,13 @@ mod tests {
     fn ranges_stay_few_and_cover_every_id() {
         let mut ranges = Vec::new();
         for n in 0..3_000 {
-            add(&mut ranges, Unseen::new(n * 10 + 1, n * 10 + 4));
+            add(&mut ranges, UnseenRange::new(n * 10 + 1, n * 10 + 4));
         }
         assert_eq!(ranges.len(), MAX_UNSEEN_RANGES);
         let newest = ranges[MAX_UNSEEN_RANGES - 1];
         assert_eq!((newest.first, newest.last), (9_991, 29_994));
         // The count has restarted.
-        add(&mut ranges, Unseen::new(5, 6));
+        add(&mut ranges, UnseenRange::new(5, 6));
         assert_eq!(ranges.len(), MAX_UNSEEN_RANGES + 1);
     }
 }

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use super::accounting_wait::AccountingWait;
 use super::gaps::{gap_event, keys, names};
 use super::outbox::PreviousRunStates;
-use super::{Collector, Core, TracedObservation};
+use super::{Collector, CollectorState, TracedObservation};
 use crate::adapters::shards::shard_of;
 use crate::config::Config;
 use crate::domain::{LocalRunKey, Owner, RunState, RunStore, RunUsage};
@@ -132,15 +132,15 @@ impl UsageBacklog {
 impl Collector {
     /// Returns the number of runs that accounting must still be asked about.
     pub async fn usage_backlog_len(&self) -> usize {
-        self.core.lock().await.usage_backlog.runs.len()
+        self.state.lock().await.usage_backlog.runs.len()
     }
 
     /// Returns at most `limit` runs that are due now.
     pub async fn usage_due(&self, limit: usize) -> Vec<DueUsageLookup> {
-        let core = self.core.lock().await;
-        let due = core.usage_backlog.due(Instant::now()).take(limit);
+        let state = self.state.lock().await;
+        let due = state.usage_backlog.due(Instant::now()).take(limit);
         due.filter_map(|run| {
-            let (run, tracked) = core.run_store.entry(run)?;
+            let (run, tracked) = state.run_store.entry(run)?;
             let job = job_of(&run, tracked)?;
             Some(DueUsageLookup { run, job })
         })
@@ -161,12 +161,12 @@ impl Collector {
             .map(|row| (row.run.clone(), row.owner.clone()))
             .collect();
         let readings = {
-            let (core, now) = (self.core.lock().await, Instant::now());
+            let (state, now) = (self.state.lock().await, Instant::now());
             let usable = |settled: &RunUsage| {
-                let runs = core.run_store.runs_of(&settled.observation.run);
+                let runs = state.run_store.runs_of(&settled.observation.run);
                 let waited = runs
                     .filter(|(run, _)| run.submit_time == settled.observation.run.submit_time)
-                    .filter_map(|(run, _)| core.usage_backlog.waited(&run, now))
+                    .filter_map(|(run, _)| state.usage_backlog.waited(&run, now))
                     .max();
                 waited.is_some_and(|waited| {
                     settled.complete || waited >= self.config.missing_record_timeout
@@ -179,27 +179,27 @@ impl Collector {
                 .map(|settled| TracedObservation::new(settled.observation))
                 .collect()
         };
-        self.absorb(&Cause::Accounting, readings).await?;
-        let mut core = self.core.lock().await;
+        self.apply(&Cause::Accounting, readings).await?;
+        let mut state = self.state.lock().await;
         let now = Instant::now();
         let mut given_up = Vec::new();
         for DueUsageLookup { run, .. } in due {
             let within = self.config.resolution_timeout;
-            match core.usage_backlog.wait(run) {
+            match state.usage_backlog.wait(run) {
                 Some(wait) if wait.is_over(within, now, &self.config) => given_up.push(run.clone()),
                 Some(wait) => {
-                    core.usage_backlog.postpone(run, now, &self.config);
-                    core.store_wait(run, wait.waited(now));
+                    state.usage_backlog.postpone(run, now, &self.config);
+                    state.store_wait(run, wait.waited(now));
                 }
                 None => {}
             }
         }
-        self.without_usage(&mut core, &given_up, &owners).await?;
+        self.without_usage(&mut state, &given_up, &owners).await?;
         // While many runs are due, each answer is about runs of nearly every shard: they are stored by the last one, and from time to time. A
         // crash before that repeats lookups and events, which the bus drops.
-        let is_last = core.usage_backlog.due(now).next().is_none();
-        let is_due = is_last || core.stored_at.elapsed() >= WAIT_STORE_INTERVAL;
-        drop(core);
+        let is_last = state.usage_backlog.due(now).next().is_none();
+        let is_due = is_last || state.stored_at.elapsed() >= WAIT_STORE_INTERVAL;
+        drop(state);
         if is_due {
             self.flush().await?;
         }
@@ -209,7 +209,7 @@ impl Collector {
     /// Publishes that accounting lacks the usage of these runs. `owners` are those that its rows name.
     async fn without_usage(
         &self,
-        core: &mut Core,
+        state: &mut CollectorState,
         runs: &[RunKey],
         owners: &HashMap<RunKey, Owner>,
     ) -> Result<(), Error> {
@@ -217,17 +217,17 @@ impl Collector {
         let now = Utc::now().timestamp();
         let mut lost = Vec::new();
         for run in runs {
-            let Some(tracked) = core.run_store.get_mut(run) else {
+            let Some(tracked) = state.run_store.get_mut(run) else {
                 continue;
             };
-            core.dirty.insert(shard_of(tracked));
+            state.dirty.insert(shard_of(tracked));
             tracked.canceller_pending = false;
             if tracked.usage_pending {
                 lost.push(run.clone());
             } else {
                 let tracked = tracked.clone();
-                core.usage_backlog.note(run, &tracked, now, &self.config);
-                core.last.remove(run);
+                state.usage_backlog.note(run, &tracked, now, &self.config);
+                state.last.remove(run);
             }
         }
         let runs = lost.as_slice();
@@ -236,13 +236,13 @@ impl Collector {
         };
         let mut before = PreviousRunStates::new();
         for run in runs {
-            if let Some(tracked) = core.run_store.get_mut(run) {
+            if let Some(tracked) = state.run_store.get_mut(run) {
                 before.insert(run.clone(), Some(tracked.clone()));
                 tracked.usage_pending = false;
-                core.dirty.insert(shard_of(tracked));
+                state.dirty.insert(shard_of(tracked));
             }
         }
-        let owner_of = |run: &RunKey| core.owner_then(run).or_else(|| owners.get(run).cloned());
+        let owner_of = |run: &RunKey| state.known_owner(run).or_else(|| owners.get(run).cloned());
         let named = runs
             .iter()
             .map(|run| (run.clone(), owner_of(run).unwrap_or_default()));
@@ -250,14 +250,15 @@ impl Collector {
         let message = format!("accounting has no ended record of {}", names(&named));
         let not_recoverable = format!("resource usage of {}", keys(&named));
         let gap = gap_event(message, not_recoverable);
-        let emitted = self.gap(core, first, gap, before).await?;
+        let emitted = self.gap(state, first, gap, before).await?;
         for run in runs {
             if !emitted {
-                core.usage_backlog
+                state
+                    .usage_backlog
                     .postpone(run, Instant::now(), &self.config);
-            } else if let Some(tracked) = core.run_store.get(run) {
-                core.usage_backlog.note(run, tracked, now, &self.config);
-                core.last.remove(run);
+            } else if let Some(tracked) = state.run_store.get(run) {
+                state.usage_backlog.note(run, tracked, now, &self.config);
+                state.last.remove(run);
             }
         }
         if emitted {
@@ -267,11 +268,11 @@ impl Collector {
     }
 }
 
-impl Core {
+impl CollectorState {
     /// Stores with each run how long accounting was waited for. Between two answers up to a minute passes, which a restart would lose.
     pub(super) fn store_waits(&mut self) {
         let now = Instant::now();
-        self.unseen_waits.store(&mut self.meta.unseen, now);
+        self.unseen_waits.store(&mut self.capture.unseen, now);
         let answered = self.usage_backlog.runs.iter();
         let answered: Vec<LocalRunKey> = answered
             .filter(|(_, entry)| entry.wait.has_answered())

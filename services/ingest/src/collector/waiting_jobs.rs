@@ -12,7 +12,7 @@ use slurm_types::JobId;
 
 pub use self::stored::WaitingJobs;
 use super::deferred::{DeferredKey, DeferredObservation, max_age, oldest_kept};
-use super::{Collector, Core};
+use super::{Collector, CollectorState};
 use crate::adapters::shards::shard_of_record;
 use crate::config::Config;
 use crate::domain::{Observation, RunState};
@@ -20,7 +20,7 @@ use crate::domain::{Observation, RunState};
 impl Collector {
     /// Returns the jobs of runs that are not published yet and come after one whose end returns no job to the queue by itself.
     pub async fn may_be_requeued(&self, runs: &[Observation]) -> Vec<JobId> {
-        let core = self.core.lock().await;
+        let state = self.state.lock().await;
         let is_before = |run: &RunKey, (other, tracked): (RunKey, &RunState)| {
             let returns = |kind| {
                 matches!(
@@ -32,11 +32,11 @@ impl Collector {
         };
         let unclear = runs.iter().filter(|observation| {
             let run = &observation.run;
-            let counted = core.waiting.restarted.get(&observation.raw_id);
+            let counted = state.waiting.restarted.get(&observation.raw_id);
             observation.restarts.is_none()
-                && core.run_store.get(run).is_none()
+                && state.run_store.get(run).is_none()
                 && counted != Some(&run.submit_time)
-                && core
+                && state
                     .run_store
                     .runs_of(run)
                     .any(|other| is_before(run, other))
@@ -47,16 +47,16 @@ impl Collector {
 
     /// Notes which of these records of the controller are of restarted runs.
     pub async fn restarts_counted(&self, records: &[JobRecord]) {
-        let mut core = self.core.lock().await;
+        let mut state = self.state.lock().await;
         for record in records.iter().filter(|record| record.restarts > 0) {
             if let (Some(id), Some(submit)) = (record.job_id, record.submit) {
-                core.note_restarted(id.get(), submit.as_secs());
+                state.note_restarted(id.get(), submit.as_secs());
             }
         }
     }
 }
 
-impl Core {
+impl CollectorState {
     /// Defers an observation. [`Self::store_deferred`] stores it.
     pub(super) fn defer(&mut self, run: &RunKey, deferred: DeferredObservation, config: &Config) {
         if self.waiting.deferred.is_full()

@@ -192,7 +192,7 @@ mod tests {
     use slurm_types::{JobId, UnixTime};
 
     use super::*;
-    use crate::domain::run_state::{Rare, RareState};
+    use crate::domain::run_state::{RareFields, RareFieldsBox};
 
     fn tasks(text: &str) -> TaskSet {
         text.parse().unwrap()
@@ -215,10 +215,10 @@ mod tests {
                 raw_id: 7,
                 is_array: true,
                 ask_submitted: true,
-                rare: Rare::from(RareState {
+                rare: RareFieldsBox::from(RareFields {
                     remaining: Some("1-2,4".to_owned()),
                     left: Some("3".to_owned()),
-                    ..RareState::default()
+                    ..RareFields::default()
                 }),
                 ..RunState::default()
             },

@@ -1,15 +1,15 @@
 //! Stored state of a run: what was published, and what a second poll must confirm before it is published.
 
-mod rare;
+mod rare_fields;
 mod state_names;
 
 use mesh_events::{EventType, is_default};
 use serde::{Deserialize, Serialize};
 use slurm_types::{ReasonClass, TaskSet};
 
-pub use self::rare::Rare;
 #[cfg(test)]
-pub use self::rare::RareState;
+pub use self::rare_fields::RareFields;
+pub use self::rare_fields::RareFieldsBox;
 pub use self::state_names::StateName;
 use super::lookup::StoredLookup;
 use super::observation::{EntityKind, Observation, Record};
@@ -131,7 +131,7 @@ pub struct RunState {
     pub last_seen: i64,
     /// Fields that few runs have.
     #[serde(flatten)]
-    pub rare: Rare,
+    pub rare: RareFieldsBox,
 }
 
 impl RunState {

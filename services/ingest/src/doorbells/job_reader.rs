@@ -92,7 +92,7 @@ impl<S: JobQueries> JobReader<S> {
 
     /// Drops doorbells of jobs that no poll has shown, if there are too many of them. The next poll finds the actual state.
     async fn admit(&mut self, ids: Vec<u32>, waiting: &mut HashMap<u32, PendingRead>) -> Vec<u32> {
-        let core = self.collector.core().await;
+        let state = self.collector.state().await;
         let now = Instant::now();
         let mut refused = false;
         let mut admitted = Vec::with_capacity(ids.len());
@@ -107,7 +107,7 @@ impl<S: JobQueries> JobReader<S> {
             let Some(job) = waiting.get_mut(&id) else {
                 continue;
             };
-            if is_settled(job, &core.run_store) {
+            if is_settled(job, &state.run_store) {
                 if let Some(job) = waiting.remove(&id) {
                     finish(job.requests, "answered");
                 }
@@ -117,11 +117,11 @@ impl<S: JobQueries> JobReader<S> {
             let is_admitted = job.is_unknown.is_some();
             let is_unknown = *job
                 .is_unknown
-                .get_or_insert_with(|| !core.run_store.knows(id));
+                .get_or_insert_with(|| !state.run_store.knows(id));
             if is_unknown && !is_admitted {
                 let mut arrays = job.requests.iter().filter_map(|request| request.array);
                 job.admitted_by = arrays
-                    .find(|array| core.run_store.knows(*array))
+                    .find(|array| state.run_store.knows(*array))
                     .filter(|array| self.unknown_jobs.array_admits(*array, now));
             }
             let is_welcome = is_admitted || !is_unknown || job.admitted_by.is_some();
@@ -189,7 +189,7 @@ impl<S: JobQueries> JobReader<S> {
             accounting: collector.config.accounting,
             max_wait: collector.config.missing_record_timeout,
         };
-        let core = collector.core().await;
+        let state = collector.state().await;
         for id in ids {
             let Some(job) = waiting.get_mut(id) else {
                 continue;
@@ -213,7 +213,7 @@ impl<S: JobQueries> JobReader<S> {
                 continue;
             }
             doorbells += usize::from(job.requests.iter().any(|request| request.hook.is_some()));
-            let merged = merge(job, found, &core, records);
+            let merged = merge(job, found, &state, records);
             if merged.unproven {
                 unproven.insert(*id);
                 if records.accounting
@@ -238,10 +238,10 @@ impl<S: JobQueries> JobReader<S> {
                 unknown.push((*id, merged.unknown));
             }
         }
-        drop(core);
+        drop(state);
         self.hooks.doorbells(doorbells);
         let cause = hook.map_or(Cause::Lookup, Cause::Hook);
-        let follow_ups = self.collector.absorb(&cause, readings).await?;
+        let follow_ups = self.collector.apply(&cause, readings).await?;
         tracing::debug!(jobs = ids.len(), ?asked, all = ?began.elapsed(), "jobs read for doorbells");
         reread.extend(&follow_ups.reread);
         for id in &follow_ups.accounting {
@@ -288,13 +288,14 @@ impl<S: JobQueries> JobReader<S> {
     /// Looks up runs in accounting that the controller does not show. Runs that no record has shown so far are limited per minute.
     async fn ask_accounting(&mut self, job_id: u32, requests: Vec<JobReadRequest>) {
         let is_unheard_of: Vec<bool> = {
-            let core = self.collector.core().await;
-            let observed = |run: &RunKey| core.run_store.get(run).is_some_and(|run| !run.hook_only);
+            let state = self.collector.state().await;
+            let observed =
+                |run: &RunKey| state.run_store.get(run).is_some_and(|run| !run.hook_only);
             // Doorbells of jobs that no poll has shown were already limited before the read.
             let is_limited = |request: &JobReadRequest| {
                 request.ended_run.as_ref().is_some_and(|run| !observed(run))
             };
-            let known = core.run_store.knows(job_id);
+            let known = state.run_store.knows(job_id);
             requests
                 .iter()
                 .map(|request| known && is_limited(request))

@@ -7,7 +7,7 @@ use mesh_events::RunKey;
 use tokio::time::Instant;
 
 use super::JobReadRequest;
-use crate::collector::{Core, TracedObservation};
+use crate::collector::{CollectorState, TracedObservation};
 use crate::domain::{
     Confirmation, KindSource, Observation, RECORD_DELAY, RunState, RunStore, confirm, contradict,
 };
@@ -147,7 +147,7 @@ pub(super) struct MergedRecords {
 pub(super) fn merge(
     job: &mut PendingRead,
     found: Vec<Observation>,
-    core: &Core,
+    state: &CollectorState,
     records: AvailableRecords,
 ) -> MergedRecords {
     let mut merged = MergedRecords::default();
@@ -167,8 +167,8 @@ pub(super) fn merge(
             job.requests.push(request);
             continue;
         };
-        let owner = |run: &RunKey| core.owner_of(run);
-        match confirm(&core.run_store, &observations, owner, &end) {
+        let owner = |run: &RunKey| state.owner_of(run);
+        match confirm(&state.run_store, &observations, owner, &end) {
             Confirmation::Confirmed(_) | Confirmation::Unproven { .. }
                 if disputed.contains(&end.run) =>
             {

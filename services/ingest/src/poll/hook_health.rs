@@ -47,7 +47,7 @@ impl HookHealth {
     }
 
     /// Whether hooks report nearly everything, so that polls are only a safety net.
-    pub fn ring_well(&self) -> bool {
+    pub fn is_healthy(&self) -> bool {
         let health = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         health.state == HookStatus::Healthy
     }

@@ -52,7 +52,7 @@ impl<S: JobQueries> Poller<S> {
             let readings = records
                 .iter()
                 .filter_map(|record| self.reading(record, &changed));
-            let follow_ups = self.collector.absorb(cause, readings.collect()).await?;
+            let follow_ups = self.collector.apply(cause, readings.collect()).await?;
             // Starts before this process began say nothing about hooks.
             if self.live {
                 self.hooks.found_by_poll(follow_ups.starts);
@@ -98,7 +98,7 @@ impl<S: JobQueries> Poller<S> {
             })
             .map(TracedObservation::new)
             .collect();
-        self.collector.absorb(cause, readings).await?;
+        self.collector.apply(cause, readings).await?;
         let unlisted: BTreeSet<JobId> = answer.unlisted.iter().copied().collect();
         let unclear = answer.unclear.iter().map(|(id, _)| *id);
         let unread = unlisted.iter().copied().chain(unclear).collect();
@@ -155,7 +155,7 @@ impl<S: JobQueries> Poller<S> {
             open.any(|array| array.record == ArrayRecord::Absent && array.run == found.run)
         });
         let readings = found.map(TracedObservation::new).collect();
-        self.collector.absorb(cause, readings).await?;
+        self.collector.apply(cause, readings).await?;
         let mut ask = BTreeSet::new();
         for OpenArray { run, record } in arrays {
             let presence = match record {

@@ -29,7 +29,7 @@ impl<'a> AccessDiff<'a> {
         log: &'a [Transaction],
         newer: &'a [Transaction],
     ) -> Self {
-        let changes = if access_store.meta.access_known {
+        let changes = if access_store.progress.access_known {
             diff(&access_store.published(), &now)
         } else {
             Vec::new()

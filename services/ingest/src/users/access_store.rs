@@ -35,9 +35,9 @@ pub struct StoredAccess {
     pub person: Option<UserIdentity>,
 }
 
-/// Stored state of the cluster.
+/// How far access was read and published.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Meta {
+pub struct AccessProgress {
     version: u32,
     /// Whether access was read once. Access that existed by then is not published.
     pub access_known: bool,
@@ -66,8 +66,8 @@ pub struct AccessStore {
     prefix: String,
     /// All users and accounts with stored state.
     pub known: BTreeMap<Entity, StoredAccess>,
-    /// Stored state of the cluster.
-    pub meta: Meta,
+    /// How far access was read and published.
+    pub progress: AccessProgress,
     /// Shards whose stored state could not be read at this start.
     lost: BTreeSet<u32>,
     /// Count before the first event of an entity that a shard does not have, if the shard was lost.
@@ -96,32 +96,32 @@ impl AccessStore {
             bucket,
             prefix,
             known: BTreeMap::new(),
-            meta: Meta::default(),
+            progress: AccessProgress::default(),
             lost: BTreeSet::new(),
             seq_from: BTreeMap::new(),
             is_damaged: false,
             is_incomplete: false,
         };
         let mut outbox = Vec::new();
-        let mut has_lost_meta = false;
+        let mut has_lost_progress = false;
         for entry in entries {
             let Err(error) = memory.read(&entry, &mut outbox) else {
                 continue;
             };
             memory.bucket.put_aside(&entry, error).await?;
-            has_lost_meta |= entry.key == memory.meta_key();
+            has_lost_progress |= entry.key == memory.progress_key();
             if let Some(shard) = shard_number(&entry.key) {
                 memory.lost.insert(shard);
                 memory.seq_from.insert(shard, now());
             }
         }
-        if has_lost_meta {
+        if has_lost_progress {
             // Access that is known from the shards is no news.
             let is_known = !memory.known.is_empty();
-            (memory.meta.access_known, memory.meta.people_known) = (is_known, is_known);
+            (memory.progress.access_known, memory.progress.people_known) = (is_known, is_known);
         }
         memory.is_incomplete = !memory.lost.is_empty();
-        memory.is_damaged = has_lost_meta || memory.is_incomplete;
+        memory.is_damaged = has_lost_progress || memory.is_incomplete;
         Ok((memory, outbox))
     }
 
@@ -131,8 +131,8 @@ impl AccessStore {
         entry: &BucketEntry,
         outbox: &mut Vec<Event>,
     ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-        if entry.key == self.meta_key() {
-            self.meta = serde_json::from_slice(&entry.value)?;
+        if entry.key == self.progress_key() {
+            self.progress = serde_json::from_slice(&entry.value)?;
             return Ok(());
         }
         let shard: Shard = serde_json::from_slice(&entry.value)?;
@@ -204,7 +204,7 @@ impl AccessStore {
         if self.is_damaged && !self.is_incomplete {
             let lost = self.lost.clone();
             self.write_shards(&lost, &[]).await?;
-            self.write_meta().await?;
+            self.write_progress().await?;
             self.is_damaged = false;
         }
         Ok(())
@@ -248,14 +248,14 @@ impl AccessStore {
     ///
     /// # Errors
     /// [`Error::Fenced`] if another ingest wrote it.
-    pub async fn write_meta(&mut self) -> Result<(), Error> {
-        self.meta.version = VERSION;
-        let key = self.meta_key();
-        self.bucket.put(key, &self.meta, NO_TIMEOUT).await?;
+    pub async fn write_progress(&mut self) -> Result<(), Error> {
+        self.progress.version = VERSION;
+        let key = self.progress_key();
+        self.bucket.put(key, &self.progress, NO_TIMEOUT).await?;
         Ok(())
     }
 
-    fn meta_key(&self) -> String {
+    fn progress_key(&self) -> String {
         format!("{}.meta", self.prefix)
     }
 }

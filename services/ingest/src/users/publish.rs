@@ -10,7 +10,7 @@ use super::AccessWatcher;
 use super::access::{Access, Entity};
 use super::access_changes::{AccessDiff, AccessEventBatch, AttributedChange};
 use super::access_events::AccessEventContext;
-use super::access_store::{AccessStore, Meta};
+use super::access_store::{AccessProgress, AccessStore};
 use super::watch::LOG_OVERLAP_SECS;
 use crate::identity::UserIdentity;
 use crate::{Error, metrics};
@@ -27,13 +27,13 @@ impl AccessWatcher {
     ) -> Result<(), Error> {
         let AccessDiff { now, changes } = access_diff;
         let before = access_store.published();
-        let is_baseline = !access_store.meta.access_known;
+        let is_baseline = !access_store.progress.access_known;
         let mut of_entity: BTreeMap<Entity, Vec<AttributedChange<'_>>> = BTreeMap::new();
         for explained in changes {
             let entity = explained.0.entity.clone();
             of_entity.entry(entity).or_default().push(explained);
         }
-        let frame = self.frame();
+        let event_context = self.event_context();
         let everyone: BTreeSet<&Entity> = before.keys().chain(now.keys()).collect();
         let mut batch = AccessEventBatch::default();
         for entity in everyone {
@@ -47,7 +47,7 @@ impl AccessWatcher {
             let changes = of_entity.remove(entity).unwrap_or_default();
             for (change, by) in changes.into_iter().filter(|_| !is_lost) {
                 known.seq += 1;
-                batch.add(entity, frame.access(&change, by, known.seq));
+                batch.add(entity, event_context.access(&change, by, known.seq));
             }
             batch.entities.insert(entity.clone());
             if batch.bytes > MAX_OUTBOX_BYTES {
@@ -57,7 +57,7 @@ impl AccessWatcher {
         self.emit(access_store, batch).await?;
         if is_baseline {
             tracing::info!(known = access_store.known.len(), "access baseline stored");
-            access_store.meta.access_known = true;
+            access_store.progress.access_known = true;
         }
         Ok(())
     }
@@ -68,18 +68,18 @@ impl AccessWatcher {
         access_store: &mut AccessStore,
         log: Vec<Transaction>,
     ) -> Result<(), Error> {
-        let before = access_store.meta.clone();
-        let meta = &mut access_store.meta;
-        note_log(meta, &log, Utc::now().timestamp());
-        if *meta == before && meta.access_known {
+        let before = access_store.progress.clone();
+        let progress = &mut access_store.progress;
+        note_log(progress, &log, Utc::now().timestamp());
+        if *progress == before && progress.access_known {
             return Ok(());
         }
-        access_store.write_meta().await
+        access_store.write_progress().await
     }
 
     /// Publishes users whose identity became known or changed.
     pub(super) async fn link(&self, access_store: &mut AccessStore) -> Result<(), Error> {
-        if self.config.accounting && !access_store.meta.access_known {
+        if self.config.accounting && !access_store.progress.access_known {
             return Ok(());
         }
         // Users with access, or with a known identity, are looked up. For other users, only identities known from jobs and logins are
@@ -108,11 +108,11 @@ impl AccessWatcher {
                 Some((user, person.ok()?))
             })
             .collect();
-        let is_baseline = !access_store.meta.people_known;
+        let is_baseline = !access_store.progress.people_known;
         if is_baseline && !self.identities.settled() {
             return Ok(());
         }
-        let frame = self.frame();
+        let event_context = self.event_context();
         let mut batch = AccessEventBatch::default();
         for (user, person) in found {
             let entity = Entity::User(user);
@@ -128,8 +128,12 @@ impl AccessWatcher {
             known.person.clone_from(&person);
             if !is_baseline && !is_lost {
                 known.seq += 1;
-                let event =
-                    frame.linked(entity.user(), before.as_ref(), person.as_ref(), known.seq);
+                let event = event_context.linked(
+                    entity.user(),
+                    before.as_ref(),
+                    person.as_ref(),
+                    known.seq,
+                );
                 batch.add(&entity, event);
             }
             batch.entities.insert(entity);
@@ -139,8 +143,8 @@ impl AccessWatcher {
         }
         self.emit(access_store, batch).await?;
         if is_baseline {
-            access_store.meta.people_known = true;
-            access_store.write_meta().await?;
+            access_store.progress.people_known = true;
+            access_store.write_progress().await?;
         }
         Ok(())
     }
@@ -171,7 +175,7 @@ impl AccessWatcher {
         access_store.write(&batch.entities, &[]).await
     }
 
-    fn frame(&self) -> AccessEventContext<'_> {
+    fn event_context(&self) -> AccessEventContext<'_> {
         let late = self.config.users.interval.saturating_mul(2) + Duration::from_secs(60);
         AccessEventContext {
             cluster: &self.cluster,
@@ -187,16 +191,16 @@ impl AccessWatcher {
 }
 
 /// Records which log entries are published, as long as they are still requested.
-fn note_log(meta: &mut Meta, log: &[Transaction], now: i64) {
+fn note_log(progress: &mut AccessProgress, log: &[Transaction], now: i64) {
     for entry in log {
         let time = entry.time.as_secs();
-        meta.log_time = meta.log_time.max(time);
-        meta.log_published.insert(entry.id, time);
+        progress.log_time = progress.log_time.max(time);
+        progress.log_published.insert(entry.id, time);
     }
     // With a time from a clock that was ahead, later entries would be older than the requested range, and count as new at every poll.
-    meta.log_time = meta.log_time.min(now);
-    let oldest = meta.log_time - LOG_OVERLAP_SECS;
-    meta.log_published.retain(|_, time| *time >= oldest);
+    progress.log_time = progress.log_time.min(now);
+    let oldest = progress.log_time - LOG_OVERLAP_SECS;
+    progress.log_published.retain(|_, time| *time >= oldest);
 }
 
 #[cfg(test)]
@@ -214,11 +218,11 @@ mod tests {
             actor: "root".to_owned(),
             text: String::new(),
         };
-        let mut meta = Meta::default();
-        note_log(&mut meta, &[entry(1, 1_000_000)], 1_000_000);
+        let mut progress = AccessProgress::default();
+        note_log(&mut progress, &[entry(1, 1_000_000)], 1_000_000);
         // Back by a day.
-        note_log(&mut meta, &[entry(2, 913_600)], 913_600);
-        assert_eq!(meta.log_time, 913_600);
-        assert_eq!(meta.log_published.keys().collect::<Vec<_>>(), [&1, &2]);
+        note_log(&mut progress, &[entry(2, 913_600)], 913_600);
+        assert_eq!(progress.log_time, 913_600);
+        assert_eq!(progress.log_published.keys().collect::<Vec<_>>(), [&1, &2]);
     }
 }

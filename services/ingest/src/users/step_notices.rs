@@ -189,16 +189,16 @@ impl StepNotices {
     async fn run_of(&self, job_id: u32, at: DateTime<Utc>) -> Result<RunOfStep, Refusal> {
         let at = at.timestamp();
         {
-            let core = self.collector.core().await;
-            for run in core.run_store.by_raw_id(job_id).into_iter().rev() {
-                let Some(state) = core.run_store.get(&run) else {
+            let state = self.collector.state().await;
+            for run in state.run_store.by_raw_id(job_id).into_iter().rev() {
+                let Some(known) = state.run_store.get(&run) else {
                     continue;
                 };
-                let end = state.end.as_ref().map(|end| end.at);
-                if !state.is_array
-                    && !state.hook_only
-                    && ran(state.started, end, at)
-                    && let Some(owner) = core.owner_of(&run)
+                let end = known.end.as_ref().map(|end| end.at);
+                if !known.is_array
+                    && !known.hook_only
+                    && ran(known.started, end, at)
+                    && let Some(owner) = state.owner_of(&run)
                 {
                     return Ok(RunOfStep { run, owner });
                 }

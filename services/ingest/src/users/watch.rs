@@ -129,7 +129,7 @@ impl AccessWatcher {
             }
             let store = &state.access_store;
             // Else coordinators who are not known again yet would lose their rights.
-            if store.meta.access_known && !store.is_incomplete {
+            if store.progress.access_known && !store.is_incomplete {
                 coordinators.publish(&state.access_store.known).await?;
                 let acting = coordinators::coordinators_by_user(&state.access_store.known);
                 self.identities.actors().set_coordinators(acting);
@@ -154,7 +154,7 @@ impl AccessWatcher {
             Ok(log) => log,
             Err(pause) => return Ok(pause),
         };
-        let published = &state.access_store.meta.log_published;
+        let published = &state.access_store.progress.log_published;
         let is_new = log
             .as_ref()
             .is_none_or(|log| log.iter().any(|entry| !published.contains_key(&entry.id)));
@@ -171,7 +171,7 @@ impl AccessWatcher {
         };
         let published = state.access_store.published();
         let mut still_needed = BTreeSet::new();
-        if first != published || !state.access_store.meta.access_known {
+        if first != published || !state.access_store.progress.access_known {
             match self.read(state).await? {
                 Ok(second) if second == first => {}
                 // A change is in progress; the next poll sees its result.
@@ -182,7 +182,7 @@ impl AccessWatcher {
                 Ok(log) => log,
                 Err(pause) => return Ok(pause),
             };
-            let log_published = &state.access_store.meta.log_published;
+            let log_published = &state.access_store.progress.log_published;
             let [log, newer] = [&log, &newer].map(|log| {
                 let entries = log
                     .iter()
@@ -217,7 +217,7 @@ impl AccessWatcher {
             return Ok(Ok(None));
         }
         let _permit = unless_stopped(&self.shutdown, self.rate_limit.next()).await?;
-        let newest = match state.access_store.meta.log_time {
+        let newest = match state.access_store.progress.log_time {
             0 => Utc::now().timestamp(),
             // The clock may have been set back.
             time => time.min(Utc::now().timestamp()),

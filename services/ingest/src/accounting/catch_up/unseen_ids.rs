@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use super::request::{Answer, FailurePause};
 use super::{CatchUp, LOOKUP_INTERVAL};
-use crate::adapters::meta::Unseen;
+use crate::adapters::capture_state::UnseenRange;
 use crate::collector::TracedObservation;
 use crate::domain::{Owner, fold, provisional};
 use crate::envelope::Cause;
@@ -41,7 +41,7 @@ pub(super) struct UnseenIds {
 
 impl UnseenIds {
     /// Adds new ranges, and removes those that are looked up no more.
-    fn update(&mut self, ranges: &[Unseen]) {
+    fn update(&mut self, ranges: &[UnseenRange]) {
         let before = std::mem::take(&mut self.due);
         for range in ranges {
             let known = before.get(&range.first).copied();
@@ -57,14 +57,14 @@ impl UnseenIds {
     }
 
     /// Whether no lookup of a range has been answered in this process.
-    fn is_new(&self, range: &Unseen) -> bool {
+    fn is_new(&self, range: &UnseenRange) -> bool {
         self.due
             .get(&range.first)
             .is_none_or(|(_, lookups)| *lookups == 0)
     }
 
     /// Schedules the next lookup, after pauses that grow up to what is left of the wait.
-    fn postpone(&mut self, range: &Unseen, left: Duration) {
+    fn postpone(&mut self, range: &UnseenRange, left: Duration) {
         let (_, lookups) = self
             .due
             .get(&range.first)
@@ -135,7 +135,7 @@ impl<S: JobQueries> CatchUp<S> {
         ids: &BTreeSet<u32>,
     ) -> Result<(usize, BTreeMap<u32, Option<(RunKey, Owner)>>), Error> {
         let (mut found, mut open) = (0, BTreeMap::new());
-        let capture_since = self.collector.core().await.meta.capture_since;
+        let capture_since = self.collector.state().await.capture.capture_since;
         let all: Vec<u32> = ids.iter().copied().collect();
         for some in all.chunks(MAX_IDS_PER_LOOKUP) {
             let rows = self.rows_of(some).await?;
@@ -163,7 +163,7 @@ impl<S: JobQueries> CatchUp<S> {
             let ended = self.with_codes(ended.collect(), false).await?;
             let readings = ended.into_iter().map(TracedObservation::new).collect();
             self.collector
-                .absorb_until_stored(&Cause::Accounting, readings)
+                .apply_until_stored(&Cause::Accounting, readings)
                 .await?;
             self.pause(LOOKUP_INTERVAL).await?;
         }

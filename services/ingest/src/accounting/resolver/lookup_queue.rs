@@ -109,7 +109,7 @@ pub(super) struct OpenRequest {
 
 impl OpenRequest {
     /// Removes and returns the doorbells that wait for the end of a run.
-    pub(super) fn take_rings_of(&mut self, run: &RunKey) -> Vec<JobReadRequest> {
+    pub(super) fn take_requests_of(&mut self, run: &RunKey) -> Vec<JobReadRequest> {
         let requests = std::mem::take(&mut self.requests);
         let (taken, left) = requests
             .into_iter()

@@ -8,7 +8,7 @@ use slurm_types::TaskSet;
 
 use super::{OpenLookup, is_news};
 use crate::adapters::shards::{pack, shard_of};
-use crate::collector::Core;
+use crate::collector::CollectorState;
 use crate::domain::{Owner, StoredLookup};
 
 /// Minimum age of a wave before further tasks begin another one, so that an array whose tasks leave at every poll has few.
@@ -52,7 +52,7 @@ impl OpenTaskLookup {
         match self.waves.last_mut() {
             Some(newest) if ages.contains(&newest.open.age()) => {
                 newest.tasks = TaskSet::new(newest.tasks.iter().chain(new.iter()));
-                newest.open.begin_proof_again();
+                newest.open.restart_proof();
             }
             _ => {
                 self.waves.push(TaskWave { open, tasks: new });
@@ -115,9 +115,9 @@ pub(in crate::collector) fn tasks_of<'a>(waves: impl IntoIterator<Item = &'a Tas
     TaskSet::new(waves.into_iter().flat_map(|wave| wave.tasks.iter()))
 }
 
-impl Core {
+impl CollectorState {
     /// Stores the lookups of missing tasks with their array, and the array's last payload.
-    pub(in crate::collector) fn store_task_question(&mut self, array: &RunKey) {
+    pub(in crate::collector) fn store_task_lookup(&mut self, array: &RunKey) {
         let lookup = self.task_lookups.get(array);
         let stored = lookup.and_then(OpenTaskLookup::stored);
         let last = self.last.get(array);

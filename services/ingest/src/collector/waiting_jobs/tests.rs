@@ -140,7 +140,7 @@ impl Term {
     async fn see(&self, cause: Cause, record: &JobRecord) -> FollowUpLookups {
         let observation = Observation::from_controller(CLUSTER, record).unwrap();
         let readings = vec![TracedObservation::new(observation)];
-        self.collector.absorb(&cause, readings).await.unwrap()
+        self.collector.apply(&cause, readings).await.unwrap()
     }
 
     /// Sequence of the newest value of the job's shard.
@@ -158,7 +158,7 @@ impl Term {
     }
 
     async fn deferred(&self) -> usize {
-        self.collector.core().await.waiting.deferred.iter().count()
+        self.collector.state().await.waiting.deferred.iter().count()
     }
 }
 
@@ -239,9 +239,9 @@ async fn deferred_observations_live_as_long_as_a_lookup_may_take() {
     };
     let now = Utc::now().timestamp();
     let expire = async |hours: i64| {
-        let mut core = term.collector.core().await;
-        core.expire_waiting(now + hours * 3_600, &config);
-        drop(core);
+        let mut state = term.collector.state().await;
+        state.expire_waiting(now + hours * 3_600, &config);
+        drop(state);
         term.deferred().await
     };
     assert_eq!(expire(2).await, 1);
@@ -257,21 +257,21 @@ async fn deferred_observations_live_as_long_as_a_lookup_may_take() {
 #[tokio::test]
 async fn what_is_dropped_to_make_room_is_removed_from_the_bucket() {
     let term = Term::begin().await;
-    let mut core = term.collector.core().await;
+    let mut state = term.collector.state().await;
     let config = Config::default();
     let mut job_id = 1_000;
-    while !core.waiting.deferred.is_full() {
+    while !state.waiting.deferred.is_full() {
         let (run, mut old) = deferred(job_id, None, Cause::Poll(1));
         old.at -= chrono::TimeDelta::hours(2);
-        core.defer(&run, old, &config);
+        state.defer(&run, old, &config);
         job_id += 1;
     }
-    core.dirty.clear();
+    state.dirty.clear();
     let (run, new) = deferred(job_id, None, Cause::Poll(1));
-    core.defer(&run, new, &config);
-    let kept = core.waiting.deferred.iter().count();
+    state.defer(&run, new, &config);
+    let kept = state.waiting.deferred.iter().count();
     // Every shard has lost some.
-    assert_eq!((kept, core.dirty.len()), (1, 128));
+    assert_eq!((kept, state.dirty.len()), (1, 128));
 }
 
 #[tokio::test]
@@ -315,8 +315,8 @@ async fn a_run_that_only_accounting_shows_continues_a_finished_one_that_was_requ
         assert_eq!(left.is_empty(), submit == 200);
     }
     let readings = vec![TracedObservation::new(later)];
-    let absorbed = term.collector.absorb(&Cause::Accounting, readings);
-    absorbed.await.unwrap();
+    let applied = term.collector.apply(&Cause::Accounting, readings);
+    applied.await.unwrap();
     let jobs = "slurm.c.job.>".to_owned();
     let mut stored = term.collector.bus.stored_messages(SLURM_EVENTS, jobs);
     let messages = stored.next().await.unwrap();

@@ -117,12 +117,12 @@ impl Term {
 
     /// Takes a turn at the run store. Whoever has it may wait for the time: on a busy machine, the last step may have cut off a write of it.
     async fn take_turn(&self) {
-        let mut turn = pin!(self.collector.core());
+        let mut turn = pin!(self.collector.state());
         let mut began = std::time::Instant::now();
         loop {
             tokio::select! {
                 biased;
-                core = &mut turn => return drop(core),
+                state = &mut turn => return drop(state),
                 () = yield_now() => {}
             }
             if began.elapsed() > Duration::from_secs(1) {
@@ -183,7 +183,7 @@ impl Term {
 
     /// Whether a question has ended that needs no event: nobody is known as the canceller, or the id is of no job.
     pub(super) async fn is_closed(&self, question: &Question, submit: i64) -> bool {
-        let core = self.collector.core().await;
+        let state = self.collector.state().await;
         match question.kind {
             Kind::Canceller => {
                 let run = RunKey {
@@ -191,14 +191,14 @@ impl Term {
                     ..question.run(submit)
                 };
                 let settled = |state: &RunState| state.over() && !state.accounting_pending();
-                core.run_store.get(&run).is_some_and(settled)
+                state.run_store.get(&run).is_some_and(settled)
             }
             Kind::UnseenId => {
-                let is_noted = core
-                    .meta
+                let is_noted = state
+                    .capture
                     .newest
                     .is_some_and(|newest| newest.id > question.id);
-                let mut ranges = core.meta.unseen.iter();
+                let mut ranges = state.capture.unseen.iter();
                 !question.is_found()
                     && is_noted
                     && !ranges.any(|range| (range.first..=range.last).contains(&question.id))

@@ -9,7 +9,7 @@ use super::End;
 
 /// Fields that most runs lack.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RareState {
+pub struct RareFields {
     /// Time of the last published suspend, in Unix seconds.
     #[serde(rename = "sp", default, skip_serializing_if = "Option::is_none")]
     pub suspended: Option<i64>,
@@ -48,7 +48,7 @@ pub struct RareState {
     pub start_is_inferred: bool,
 }
 
-static NONE: RareState = RareState {
+static NONE: RareFields = RareFields {
     suspended: None,
     resumed: None,
     ran: None,
@@ -63,11 +63,11 @@ static NONE: RareState = RareState {
     start_is_inferred: false,
 };
 
-/// A [`RareState`] that takes only a pointer while it is empty.
+/// A [`RareFields`] that takes only a pointer while it is empty.
 #[derive(Clone, Debug, Default)]
-pub struct Rare(Option<Box<RareState>>);
+pub struct RareFieldsBox(Option<Box<RareFields>>);
 
-impl Rare {
+impl RareFieldsBox {
     /// Whether nothing is allocated.
     #[cfg(test)]
     pub fn is_none(&self) -> bool {
@@ -82,44 +82,44 @@ impl Rare {
     }
 }
 
-impl Deref for Rare {
-    type Target = RareState;
+impl Deref for RareFieldsBox {
+    type Target = RareFields;
 
-    fn deref(&self) -> &RareState {
+    fn deref(&self) -> &RareFields {
         self.0.as_deref().unwrap_or(&NONE)
     }
 }
 
-impl DerefMut for Rare {
-    fn deref_mut(&mut self) -> &mut RareState {
+impl DerefMut for RareFieldsBox {
+    fn deref_mut(&mut self) -> &mut RareFields {
         self.0.get_or_insert_default()
     }
 }
 
-impl From<RareState> for Rare {
-    fn from(state: RareState) -> Self {
+impl From<RareFields> for RareFieldsBox {
+    fn from(state: RareFields) -> Self {
         let mut rare = Self(Some(Box::new(state)));
         rare.shrink();
         rare
     }
 }
 
-impl PartialEq for Rare {
+impl PartialEq for RareFieldsBox {
     fn eq(&self, other: &Self) -> bool {
         **self == **other
     }
 }
 
-impl Eq for Rare {}
+impl Eq for RareFieldsBox {}
 
-impl Serialize for Rare {
+impl Serialize for RareFieldsBox {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         (**self).serialize(serializer)
     }
 }
 
-impl<'de> Deserialize<'de> for Rare {
+impl<'de> Deserialize<'de> for RareFieldsBox {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        RareState::deserialize(deserializer).map(Self::from)
+        RareFields::deserialize(deserializer).map(Self::from)
     }
 }

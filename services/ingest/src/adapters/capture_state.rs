@@ -1,13 +1,13 @@
-//! The entry about the cluster as a whole in bucket `mesh_ingest`.
+//! The state of capture as a whole, an entry of bucket `mesh_ingest`.
 
 use std::collections::BTreeMap;
 
 use mesh_events::is_default;
 use serde::{Deserialize, Serialize};
 
-/// Stored state of a cluster as a whole.
+/// Stored state of capture in a cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Meta {
+pub struct CaptureState {
     /// Format version of the value.
     pub version: u32,
     /// Start of capture, in Unix seconds. Runs that ended earlier are not published.
@@ -33,10 +33,10 @@ pub struct Meta {
     pub removed_until: i64,
     /// Newest job that polls have shown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub newest: Option<Newest>,
+    pub newest: Option<NewestJob>,
     /// Ids that must still be looked up in accounting.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub unseen: Vec<Unseen>,
+    pub unseen: Vec<UnseenRange>,
     /// When each unavailable source failed, in Unix seconds, as published.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub down_since: BTreeMap<String, i64>,
@@ -58,7 +58,7 @@ pub struct Meta {
 
 /// The job that was submitted last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Newest {
+pub struct NewestJob {
     /// Submit time in Unix seconds.
     pub submit: i64,
     /// Slurm's job id.
@@ -67,7 +67,7 @@ pub struct Newest {
 
 /// A range of ids between two jobs that were seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Unseen {
+pub struct UnseenRange {
     /// First id of the range.
     pub first: u32,
     /// Last id of the range.

@@ -2,47 +2,35 @@
 //! completely.
 
 mod endpoints;
+mod recovery;
+mod requests;
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use async_nats::HeaderMap;
 use async_nats::jetstream;
 use async_nats::jetstream::stream::RawMessageErrorKind;
 use axum::Extension;
-use futures_util::future::join_all;
 use ledger::Store;
 use ledger::api::{Replays, replay_router};
 use ledger::domain::replay::ReplayLimits;
 use ledger::replayer::Replayer;
-use mesh_api::ledger::replay_service_client::ReplayServiceClient;
 use mesh_events::proto::mesh::audit::v1::{AuditEntry, audit_entry::Act};
-use mesh_events::proto::mesh::ledger::v1::{
-    CancelReplayRequest, EventFilter, GetReplayRequest, ListReplaysRequest, StartReplayRequest,
-};
 use mesh_events::{Event, EventType, subject};
-use mesh_runtime::api::{Caller, Role};
+use mesh_runtime::api::Caller;
 use mesh_testkit::fixtures::{self, CLUSTER};
 use mesh_testkit::{NatsServer, wait_until};
 use prost::Message as _;
 use serde_json::{Value, json};
 use tokio_util::sync::{CancellationToken, DropGuard};
-use tonic::Code;
-use tonic::transport::Endpoint;
 
 use crate::support::{
-    DEADLINE, Database, Process, admin, audit_entry, audit_fact, bus, node_event, of_user, on_both,
-    record, user,
+    DEADLINE, Database, admin, audit_entry, audit_fact, bus, node_event, of_user, on_both, record,
+    user,
 };
 
-on_both!(
-    events_are_replayed_unchanged_within_the_callers_visibility,
-    a_replay_is_begun_once_seen_by_few_and_ended_by_fewer,
-    after_a_kill_it_resumes_and_publishes_each_event_once,
-    old_replay_messages_are_purged,
-    a_lease_of_the_far_future_holds_nothing,
-);
+on_both!(events_are_replayed_unchanged_within_the_callers_visibility);
 
 const LIMITS: ReplayLimits = ReplayLimits {
     rate: 1000,
@@ -272,252 +260,4 @@ async fn events_are_replayed_unchanged_within_the_callers_visibility(database: D
     let ids: Vec<&str> = sent.iter().map(|sent| sent.header("ce-id")).collect();
     assert!(ids.contains(&events[2].id.as_str()), "{ids:?}");
     assert_eq!(of_node["cursor"], 5);
-}
-
-async fn a_replay_is_begun_once_seen_by_few_and_ended_by_fewer(database: Database) {
-    let ledger = Ledger::start(database).await;
-    let events: Vec<_> = (1..=1000)
-        .map(|id| of_user("bob", EventType::JobStarted, fixtures::job(id)))
-        .collect();
-    ledger.append(&events).await;
-    let root = ledger.as_seen_by(admin()).await;
-    let bob = ledger.as_seen_by(user("bob")).await;
-    let mut alice = user("alice");
-    alice.auth_method = mesh_runtime::api::AuthMethod::Peer { uid: 20_002 };
-    let alice = ledger.as_seen_by(alice).await;
-    let eve = ledger
-        .as_seen_by(Caller::peer("eve", 20_003, Role::Auditor))
-        .await;
-
-    // Errors name the invalid field.
-    for (body, status, part) in [
-        (json!({"rate": 0}), 400, "rate: 0 is out of range"),
-        (json!({"rate": "fast"}), 400, "not a replay request"),
-        (json!({"colour": "red"}), 400, "colour"),
-        (
-            json!({"filter": {"since": "tomorrow"}}),
-            400,
-            "is not a time",
-        ),
-        (json!({"filter": {"type": ["audit.*"]}}), 400, "audit"),
-        (json!({"filter": {"user": "alice"}}), 403, "user: "),
-    ] {
-        let (found, problem) = bob.start(body.clone()).await;
-        assert_eq!(found, status, "{body} {problem}");
-        assert!(
-            problem["detail"].as_str().unwrap().contains(part),
-            "{problem}"
-        );
-    }
-
-    // A repeated request starts one replay; at most three run at the same time.
-    let slow = json!({"rate": 4, "filter": {"since": "9000days"}});
-    let started = Instant::now();
-    let (status, first) = bob.send("POST", "/v1/replays", slow.clone(), "k1").await;
-    assert_eq!(status, 201, "{first}");
-    let (status, repeated) = bob.send("POST", "/v1/replays", slow.clone(), "k1").await;
-    assert_eq!((status, &repeated["id"]), (200, &first["id"]));
-    let (status, other) = bob.send("POST", "/v1/replays", json!({}), "k1").await;
-    assert_eq!(status, 409, "{other}");
-    let same = (0..8).map(|_| bob.send("POST", "/v1/replays", slow.clone(), "k2"));
-    let same = join_all(same).await;
-    let begun = same.iter().filter(|(status, _)| *status == 201);
-    assert_eq!(begun.count(), 1, "{same:?}");
-    assert!(
-        same.iter()
-            .all(|(status, it)| *status <= 201 && it["id"] == same[0].1["id"])
-    );
-    let at_once = join_all((0..8).map(|_| bob.start(slow.clone()))).await;
-    let begun = at_once.iter().filter(|(status, _)| *status == 201);
-    assert_eq!(begun.count(), 1, "{at_once:?}");
-    let (status, problem) = bob.start(slow.clone()).await;
-    assert_eq!(status, 409, "{problem}");
-    // Key and limit apply per caller, so bob's do not affect others.
-    let (status, of_root) = root.send("POST", "/v1/replays", slow, "k1").await;
-    assert_eq!(status, 201);
-
-    // The rate applies from the first event on.
-    let id = first["id"].as_str().unwrap();
-    wait_until("some are sent", DEADLINE, async || {
-        let sent = bob.get(id).await.1["sent"].as_u64().unwrap();
-        let max_sent = 1.0 + started.elapsed().as_secs_f64() * 4.0;
-        assert!(sent as f64 <= max_sent, "{sent} > {max_sent}");
-        sent >= 3
-    })
-    .await;
-
-    // Who may see it, and who may cancel it.
-    for (api, status) in [(&bob, 200), (&root, 200), (&eve, 200), (&alice, 404)] {
-        assert_eq!(api.get(id).await.0, status);
-        let (_, list) = api
-            .send("GET", "/v1/replays?state=running", json!({}), "")
-            .await;
-        let seen = list["replays"].as_array().unwrap().iter();
-        let seen = seen.filter(|replay| replay["id"] == id).count();
-        assert_eq!(seen, usize::from(status == 200));
-    }
-    assert_eq!(alice.cancel(id).await.0, 404);
-    assert_eq!(eve.cancel(id).await.0, 403);
-    assert_eq!(bob.cancel(of_root["id"].as_str().unwrap()).await.0, 404);
-    let (status, cancelled) = root.cancel(id).await;
-    assert_eq!((status, &cancelled["state"]), (200, &json!("cancelled")));
-    assert_eq!(cancelled["cancelled_by"], "root");
-    assert_eq!(bob.cancel(id).await.0, 200, "once more does no harm");
-    let audit = audited_to_the_end(&ledger.nats, id, 2).await;
-    let Act::Replay(end) = &audit[1].1 else {
-        panic!("{audit:?}")
-    };
-    assert_eq!(
-        (end.outcome.as_str(), end.cancelled_by.as_str()),
-        ("cancelled", "root")
-    );
-    wait_until("nothing of it stays on the bus", DEADLINE, async || {
-        messages(&ledger.nats, "MESH_REPLAY", id).await.is_empty()
-    })
-    .await;
-
-    // gRPC returns the same.
-    let endpoint = Endpoint::from_shared(bob.url.clone()).unwrap();
-    let mut grpc = ReplayServiceClient::new(endpoint.connect().await.unwrap());
-    let id = id.to_owned();
-    let fetched = grpc.get_replay(GetReplayRequest { id: id.clone() }).await;
-    let fetched = fetched.unwrap().into_inner().replay.unwrap();
-    assert_eq!((fetched.state.as_str(), fetched.rate), ("cancelled", 4));
-    assert!(fetched.filter.unwrap().since.is_some());
-    let listed = grpc.list_replays(ListReplaysRequest::default()).await;
-    assert_eq!(listed.unwrap().into_inner().replays.len(), 3);
-    let start = |filter: EventFilter| StartReplayRequest {
-        filter: Some(filter),
-        ..StartReplayRequest::default()
-    };
-    let none = EventFilter {
-        from_seq: 1_000,
-        ..EventFilter::default()
-    };
-    let begun = grpc.start_replay(start(none)).await.unwrap().into_inner();
-    let nothing = begun.replay.unwrap().id;
-    wait_until("nothing is sent", DEADLINE, async || {
-        bob.get(&nothing).await.1["state"] == "done"
-    })
-    .await;
-    let of_alice = EventFilter {
-        user: "alice".into(),
-        ..EventFilter::default()
-    };
-    let refused = grpc.start_replay(start(of_alice)).await.unwrap_err();
-    assert_eq!(refused.code(), Code::PermissionDenied);
-    let done = grpc
-        .cancel_replay(CancelReplayRequest { id: nothing })
-        .await;
-    assert_eq!(done.unwrap_err().code(), Code::FailedPrecondition);
-    let absent = grpc.get_replay(GetReplayRequest { id: "x".into() }).await;
-    assert_eq!(absent.unwrap_err().code(), Code::NotFound);
-    drop(ledger.database);
-}
-
-async fn after_a_kill_it_resumes_and_publishes_each_event_once(database: Database) {
-    // At this rate seconds are left after each condition.
-    const EVENTS: u32 = 3000;
-    let events: Vec<_> = (1..=EVENTS)
-        .map(|id| fixtures::job_event(EventType::JobStarted, fixtures::job(id)))
-        .collect();
-    let store = database.store().await;
-    for batch in events.chunks(500) {
-        let records = batch.iter().map(record).collect();
-        store.append("SLURM_EVENTS", 1, records).await.unwrap();
-    }
-    store.close().await;
-    let mut nats = NatsServer::start().await;
-    let mut process = Process::start(&nats, &database).await;
-    let begun = process.post("/v1/replays", &json!({"rate": 200})).await;
-    let begun = begun.unwrap();
-    let path = format!("/v1/replays/{}", begun["id"].as_str().expect("a replay"));
-    let sent = async |process: &Process| -> u64 {
-        let replay = process.json(&path).await.unwrap_or_default();
-        replay["sent"].as_u64().unwrap_or_default()
-    };
-    process
-        .until("it goes on", async |process| sent(process).await >= 100)
-        .await;
-    process.kill();
-    process.restart();
-    process
-        .until("it goes on after the kill", async |process| {
-            sent(process).await >= 400
-        })
-        .await;
-    nats.kill();
-    process
-        .until("it says what it waits for", async |process| {
-            let replay = process.json(&path).await.unwrap_or_default();
-            replay["problem"].is_string() && replay["state"] == "running"
-        })
-        .await;
-    nats.restart().await;
-    process
-        .until("it is done", async |process| {
-            process.json(&path).await.unwrap_or_default()["state"] == "done"
-        })
-        .await;
-    let replay = process.json(&path).await.unwrap();
-    assert_eq!(replay["problem"], Value::Null);
-    assert_eq!(replay["sent"], u64::from(EVENTS));
-
-    let sent = messages(&nats, "MESH_REPLAY", "").await;
-    let ids: BTreeSet<&str> = sent.iter().map(|sent| sent.header("ce-id")).collect();
-    let expected: BTreeSet<&str> = events.iter().map(|event| event.id.as_str()).collect();
-    assert_eq!(ids, expected, "nothing is missing");
-    assert_eq!(sent.len(), events.len(), "and nothing is there twice");
-}
-
-async fn old_replay_messages_are_purged(database: Database) {
-    let ledger = Ledger::start_with(database, Duration::from_secs(3600)).await;
-    let event = of_user("alice", EventType::JobStarted, fixtures::job(1));
-    ledger.append(&[event]).await;
-    let root = ledger.as_seen_by(admin()).await;
-    let [old, new] = [root.done(json!({})).await, root.done(json!({})).await];
-    let count = async |replay: &Value| {
-        let id = replay["id"].as_str().unwrap();
-        messages(&ledger.nats, "MESH_REPLAY", id).await.len()
-    };
-    assert_eq!((count(&old).await, count(&new).await), (1, 1));
-    let mut outsider = ledger.database.outsider().await;
-    outsider
-        .execute(&format!(
-            "UPDATE replays SET ended_at = ended_at - 7200000000 WHERE id = '{}'",
-            old["id"].as_str().unwrap()
-        ))
-        .await;
-    // Another replica, or the next start.
-    let bus = bus(&ledger.nats, "ledger").await;
-    let hour = Duration::from_secs(3600);
-    let next = Replayer::new(ledger.store.clone(), bus, CLUSTER, hour);
-    let stop = CancellationToken::new();
-    let working = tokio::spawn(next.run(stop.clone()));
-    wait_until("the old one is gone", DEADLINE, async || {
-        count(&old).await == 0
-    })
-    .await;
-    assert_eq!(count(&new).await, 1);
-    stop.cancel();
-    working.await.unwrap();
-}
-
-/// The process that had it was killed, and its clock was ahead.
-async fn a_lease_of_the_far_future_holds_nothing(database: Database) {
-    let ledger = Ledger::start(database).await;
-    let root = ledger.as_seen_by(admin()).await;
-    root.done(json!({})).await;
-    let mut outsider = ledger.database.outsider().await;
-    let ended = "SELECT COUNT(*) FROM replays WHERE audited = 2";
-    wait_until("its end is audited", DEADLINE, async || {
-        outsider.numbers(ended).await == [1]
-    })
-    .await;
-    let held = "UPDATE replays SET audited = 1, lease_until = 4070908800000000";
-    outsider.execute(held).await;
-    wait_until("another process takes it", DEADLINE, async || {
-        outsider.numbers(ended).await == [1]
-    })
-    .await;
 }

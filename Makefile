@@ -3,6 +3,10 @@
 SHELL := /bin/bash
 export CARGO_INCREMENTAL := 0
 
+# With the features that tests need (those of dev-dependencies), so that the tests, the demo and the soak share one build.
+BUILD := cargo build --workspace --bins --examples
+PROGRAMS_DIR = $${CARGO_TARGET_DIR:-target}/debug
+
 BUF := npx --yes @bufbuild/buf@1.75.0
 # Every shell script of the project: by its first line, and the libraries by their name.
 SCRIPTS = $(shell git ls-files -co --exclude-standard | grep -vE '\.(md|rs|json|txt)$$' | while read -r f; do \
@@ -18,17 +22,17 @@ setup: ## install what building, testing and linting need (Debian; root or sudo)
 	scripts/setup lint
 
 build: ## build everything (dev profile)
-	cargo build --workspace
+	$(BUILD)
 
 demo: ## a real Slurm cluster, the mesh, and a day of jobs, in a few minutes (DEMO_STAY=1 keeps it up)
 	scripts/setup demo
 	@nats=$$(scripts/nats-server) && export NATS_SERVER_BIN=$$nats && \
-	start=$$(date +%s) && cargo build --workspace && built=$$(date +%s) && \
+	start=$$(date +%s) && $(BUILD) && built=$$(date +%s) && \
 	echo "built in $$((built - start)) s" && \
-	{ cargo run --quiet --package integration --bin demo; status=$$?; } ; \
+	{ "$(PROGRAMS_DIR)/demo"; status=$$?; } ; \
 	if [[ -n $$built ]]; then echo "built in $$((built - start)) s, ran for $$(($$(date +%s) - built)) s"; fi; exit $${status:-1}
 
-test: ## every test, on a real nats-server and real Slurm clusters, in two lanes side by side
+test: ## every test, on a real nats-server and real Slurm clusters, two programs at a time
 	scripts/setup
 	nats=$$(scripts/nats-server) && schemathesis=$$(scripts/schemathesis) && \
 	NATS_SERVER_BIN=$$nats SCHEMATHESIS=$$schemathesis cargo xtask test
@@ -57,7 +61,7 @@ deploy-check: ## the Helm chart, the Dockerfile, compose.yaml, units and package
 
 deploy-test: ## Compose on a Docker engine, packages under a systemd, each beside a real Slurm (root; PHASES='sqlite postgres', PROGRAMS=DIR)
 	scripts/setup
-	cargo build --bins -p ingest -p node-watcher -p cost-engine -p pending-explainer -p exporter -p ledger -p webhook-dispatcher -p workflow-trigger -p slurm-submit -p smesh -p mesh-hook
+	$(BUILD)
 	deploy/test/run $(PHASES)
 	packaging/test/run
 
@@ -71,7 +75,7 @@ packages: ## deb and rpm packages in packaging/out (PROGRAMS=DIR: of prebuilt pr
 soak: ## random jobs and random faults, every fact compared with accounting: SEED=n JOBS=n (what was compared stays after a difference, and with SOAK_KEEP=1)
 	scripts/setup
 	nats=$$(scripts/nats-server) && export NATS_SERVER_BIN=$$nats && \
-	cargo build --workspace && cargo run --quiet --package soak -- --seed $(or $(SEED),1) --jobs $(or $(JOBS),300) $(SOAK)
+	$(BUILD) && "$(PROGRAMS_DIR)/soak" --seed $(or $(SEED),1) --jobs $(or $(JOBS),300) $(SOAK)
 
 bench: ## the benchmarks, as ratios to raw limits of the same run (release profile; docs/performance.md has results)
 	scripts/setup

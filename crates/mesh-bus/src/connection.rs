@@ -17,6 +17,8 @@ use crate::state::former::FormerStates;
 use crate::status::Status;
 use crate::{Backoff, BoxError, Config, Error, authentication, innermost, metrics};
 
+/// Oldest version (major, minor) of nats-server with the features that the mesh needs: atomic batches and the strict API.
+pub const MIN_SERVER_VERSION: (u32, u32) = (2, 12);
 /// How long a completed declaration counts as current.
 const DECLARATION_TTL: Duration = Duration::from_secs(10);
 /// Timeout of one connection attempt.
@@ -153,13 +155,16 @@ impl Bus {
                 source: "not connected".into(),
             });
         }
-        if !self.is_at_least((2, 12)) {
+        if !self.is_at_least(MIN_SERVER_VERSION) {
+            let (major, minor) = MIN_SERVER_VERSION;
             let version = self.client.server_info().version;
             return Err(Error::JetStream {
                 action: "use",
                 name: "NATS".into(),
-                source: format!("nats-server 2.12 or newer is required, the version is {version}")
-                    .into(),
+                source: format!(
+                    "nats-server {major}.{minor} or newer is required, the version is {version}"
+                )
+                .into(),
             });
         }
         if self.config.provision {
@@ -287,10 +292,10 @@ mod tests {
     #[test]
     fn a_server_before_2_12_is_too_old() {
         for version in ["1.4.1", "2.9.25", "2.11.8", "2.11.0-RC.1"] {
-            assert!(!is_at_least(version, (2, 12)), "{version}");
+            assert!(!is_at_least(version, MIN_SERVER_VERSION), "{version}");
         }
         for version in ["2.12.0", "2.12.1-beta", "2.14.0", "3.0.0", "", "dev"] {
-            assert!(is_at_least(version, (2, 12)), "{version}");
+            assert!(is_at_least(version, MIN_SERVER_VERSION), "{version}");
         }
     }
 }

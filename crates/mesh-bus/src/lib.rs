@@ -52,7 +52,7 @@ pub use batch::RawMessage;
 pub use bucket::{Bucket, BucketEntry, PutError, is_newer_format};
 pub use chunks::{ChunkWriter, StoredChunks};
 pub use config::Config;
-pub use connection::Bus;
+pub use connection::{Bus, MIN_SERVER_VERSION};
 pub use consume::{BatchHandler, Disposition, Handler};
 pub use direct::StoredMessages;
 pub use follow::StartPosition;

@@ -1,4 +1,5 @@
-//! Delays between the attempts of an operation: the one way in which a process waits for a dependency.
+//! Delays between the attempts of an operation that a dependency refuses. Deliveries of webhooks have delays of their own, which their
+//! endpoints configure.
 
 use std::time::Duration;
 
@@ -33,6 +34,13 @@ impl Backoff {
         Self { jitter, ..self }
     }
 
+    /// Returns the delay that follows this number of earlier ones, for a caller that counts failures itself.
+    pub fn nth_delay(mut self, earlier: u32) -> Duration {
+        let factor = 2_u32.saturating_pow(earlier);
+        self.next = self.next.saturating_mul(factor).min(self.max);
+        self.next_delay()
+    }
+
     /// Returns the delay before the next attempt.
     pub fn next_delay(&mut self) -> Duration {
         let delay = self.next;
@@ -58,6 +66,9 @@ mod tests {
     fn delays_double_up_to_the_maximum() {
         let mut backoff = Backoff::doubling(Duration::from_millis(100), Duration::from_millis(350));
         let delays = [(); 4].map(|()| backoff.next_delay().as_millis());
+        assert_eq!(delays, [100, 200, 350, 350]);
+        let backoff = Backoff::doubling(Duration::from_millis(100), Duration::from_millis(350));
+        let delays = [0, 1, 2, u32::MAX].map(|earlier| backoff.nth_delay(earlier).as_millis());
         assert_eq!(delays, [100, 200, 350, 350]);
     }
 

@@ -14,7 +14,7 @@ mod unknown_jobs;
 
 use std::time::Duration;
 
-use mesh_bus::{Disposition, Handler, Message};
+use mesh_bus::{Backoff, Disposition, Handler, Message};
 use mesh_events::proto::mesh::hook::v1::Doorbell;
 use mesh_events::{RunKey, from_timestamp, hooks};
 use mesh_runtime::ask;
@@ -195,10 +195,8 @@ impl Handler for Doorbells {
 
 /// Redelivery delay after this number of deliveries.
 fn retry_delay(deliveries: u64) -> Duration {
-    let doubled = u32::try_from(deliveries.saturating_sub(1)).unwrap_or(u32::MAX);
-    REDELIVERY_DELAY
-        .saturating_mul(1 << doubled.min(8))
-        .min(MAX_REDELIVERY_DELAY)
+    let earlier = u32::try_from(deliveries.saturating_sub(1)).unwrap_or(u32::MAX);
+    Backoff::doubling(REDELIVERY_DELAY, MAX_REDELIVERY_DELAY).nth_delay(earlier)
 }
 
 /// Acknowledges doorbells.

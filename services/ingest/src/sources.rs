@@ -4,6 +4,7 @@ use std::future::Future;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use mesh_bus::Backoff;
 use mesh_events::EventType;
 use mesh_events::proto::mesh::capture::v1::CaptureEvent;
 use mesh_events::timestamp;
@@ -15,8 +16,9 @@ use tokio_util::sync::CancellationToken;
 use crate::Error;
 use crate::collector::Collector;
 
-/// Longest pause between two attempts.
-const MAX_PAUSE: Duration = Duration::from_secs(60);
+/// Pauses between attempts, which spread the ingests of many clusters that share a slurmdbd.
+const BACKOFF: Backoff =
+    Backoff::doubling(Duration::from_millis(500), Duration::from_secs(60)).with_jitter(0.5);
 
 /// Name of accounting in events.
 pub const SLURMDBD: &str = "slurmdbd";
@@ -223,10 +225,7 @@ pub async fn unless_stopped<T>(
 
 /// Returns the pause after this number of consecutive failures.
 pub fn backoff(failures: u32) -> Duration {
-    let pause = Duration::from_millis(500)
-        .saturating_mul(1 << failures.min(7))
-        .min(MAX_PAUSE);
-    pause.mul_f64(0.5 + rand::random::<f64>() / 2.0)
+    BACKOFF.nth_delay(failures)
 }
 
 #[cfg(test)]
@@ -261,7 +260,7 @@ mod tests {
             let pause = backoff(failures);
             let max = Duration::from_millis(500)
                 .saturating_mul(1 << failures.min(7))
-                .min(MAX_PAUSE);
+                .min(Duration::from_secs(60));
             assert!(pause >= max / 2 && pause <= max, "{failures}: {pause:?}");
         }
     }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use mesh_bus::Backoff;
 use mesh_runtime::RenamedKeys;
 use serde::{Deserialize, Serialize};
 
@@ -73,9 +74,8 @@ impl Config {
 
     /// Pause after `failures` consecutive failures.
     pub fn pause_after_failures(&self, failures: u32) -> Duration {
-        self.poll_interval
-            .saturating_mul(1 << failures.saturating_sub(1).min(16))
-            .min(self.max_poll_interval)
+        Backoff::doubling(self.poll_interval, self.max_poll_interval)
+            .nth_delay(failures.saturating_sub(1))
     }
 }
 

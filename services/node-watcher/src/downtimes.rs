@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use mesh_bus::Backoff;
 use slurm_client::{Error as SlurmError, NodeEventRecord, Slurm};
 use slurm_types::UnixTime;
 use tokio::time::Instant;
@@ -104,8 +105,8 @@ impl DowntimeReader {
             );
         }
         self.failures += 1;
-        let interval = self.interval.saturating_mul(1 << self.failures.min(16));
-        self.next = Some(Instant::now() + interval.min(MAX_INTERVAL.max(self.interval)));
+        let backoff = Backoff::doubling(self.interval, MAX_INTERVAL.max(self.interval));
+        self.next = Some(Instant::now() + backoff.nth_delay(self.failures));
         None
     }
 }

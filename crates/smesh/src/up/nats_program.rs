@@ -3,12 +3,11 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use mesh_bus::MIN_SERVER_VERSION;
 use tokio::process::Command;
 
 use crate::error::Error;
 
-/// Oldest server with the features the mesh needs (atomic batches, strict API).
-const MIN_VERSION: (u32, u32) = (2, 12);
 /// How long a program may take to print its version.
 const VERSION_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -26,12 +25,12 @@ pub async fn find() -> Result<PathBuf, Error> {
     let mut old = None;
     for path in candidates {
         match version(&path).await {
-            Some(version) if version >= MIN_VERSION => return Ok(path),
+            Some(version) if version >= MIN_SERVER_VERSION => return Ok(path),
             Some(version) => old = Some((path, version)),
             None => {}
         }
     }
-    let (major, minor) = MIN_VERSION;
+    let (major, minor) = MIN_SERVER_VERSION;
     Err(Error::Failed(match old {
         Some((path, (a, b))) => format!(
             "{} is version {a}.{b}; nats-server {major}.{minor} or newer is required: {ADVICE}",

@@ -1,4 +1,5 @@
-//! The parser of all times that people write: in queries, on the command line, in configuration and price books.
+//! The parser of times that people write: in queries, on the command line, in `mesh.toml`. Price books and budgets take only RFC 3339 or a
+//! date: `rfc3339_or_date`.
 //!
 //! | form | meaning |
 //! | --- | --- |

@@ -26,7 +26,7 @@ use super::verdict::Verdict;
 const UNSAVED_SECONDS: i64 = 10;
 
 /// Types of which every soak must compare at least one fact.
-pub(super) const TYPES: [&str; 29] = [
+pub(super) const TYPES: [&str; 30] = [
     "job.submitted",
     "job.pending",
     "job.held",
@@ -45,6 +45,7 @@ pub(super) const TYPES: [&str; 29] = [
     "job.updated",
     "elapsed and exit code",
     "CPU seconds",
+    "nodes",
     "continues",
     "an end before a requeue",
     "restarts",
@@ -125,7 +126,7 @@ pub(super) fn judge(
     }
     sampled::waits(log, published, &mut verdict);
     sampled::holds(log, published, &mut verdict);
-    sampled::nodes(log, published, &mut verdict);
+    sampled::node_events(log, published, &mut verdict);
     verdict
 }
 

@@ -63,7 +63,8 @@ pub struct JobLookup {
 }
 
 impl JobLookup {
-    /// Number of jobs that are looked up individually although a list of all jobs lacks them, however long the queue is.
+    /// Most jobs that are looked up one by one because a list of all jobs lacks them, and by commands instead of a list, however long the
+    /// queue is. Over slurmrestd lookups instead of a list have limits of their own.
     pub const MAX_SINGLE: usize = 16;
 
     /// Makes the unlisted ids unclear if a job that the list lacks (`absent`) was found by its id: the list was cut, although its status was 0.
@@ -91,6 +92,13 @@ pub struct NodeAlloc {
     pub gpus: u32,
     /// Generic resources as Slurm prints them: `gpu:a100:2(IDX:0-1)`.
     pub gres: String,
+}
+
+impl NodeAlloc {
+    /// Indices of the GPUs on each of the nodes, in the order of gres.conf; none if Slurm does not print them.
+    pub fn gpu_indices(&self) -> Vec<u32> {
+        crate::parse::gres_gpu_indices(&self.gres)
+    }
 }
 
 /// The controller's record of one job (`scontrol -d show job`).

@@ -20,11 +20,10 @@ use crate::checkpointer::Checkpointer;
 use crate::domain::checkpoint::{Checkpoint, StoredCheckpoint};
 use crate::domain::export::Header;
 use crate::domain::keys::StoredKey;
+use crate::domain::query::DEFAULT_PAGE_SIZE;
 use crate::domain::tile::tiles;
 use crate::error::Error;
 
-/// Default number of checkpoints in a response.
-const DEFAULT_PAGE: u32 = 100;
 const MAX_PAGE: u32 = 1000;
 
 /// Reads checkpoints and proofs from a store, and rotates keys through a checkpointer.
@@ -123,7 +122,7 @@ impl Proofs {
         from: u64,
         limit: Option<u32>,
     ) -> Result<Vec<StoredCheckpoint>, ProofError> {
-        let limit = limit.unwrap_or(DEFAULT_PAGE);
+        let limit = limit.unwrap_or(DEFAULT_PAGE_SIZE);
         if limit == 0 || limit > MAX_PAGE {
             return Err(invalid(
                 "limit",

@@ -18,6 +18,7 @@ use tokio::sync::Mutex;
 use super::{ApiError, check_identity_filter};
 use crate::adapters::Store;
 use crate::domain::filter::InvalidFilter;
+use crate::domain::query::DEFAULT_PAGE_SIZE;
 use crate::domain::replay::{
     Replay, ReplayLimits, ReplayRefused, ReplayRequest, ReplayState, check_endpoint, check_key,
     owner,
@@ -25,8 +26,6 @@ use crate::domain::replay::{
 use crate::error::Error;
 use crate::replayer::Replayer;
 
-/// Default number of replays in a response.
-const DEFAULT_PAGE: u32 = 100;
 const MAX_PAGE: u32 = 1000;
 
 /// Starts, lists and cancels replays.
@@ -206,7 +205,7 @@ impl Replays {
         state: Option<String>,
         limit: Option<u32>,
     ) -> Result<Vec<Replay>, ReplayError> {
-        let limit = limit.unwrap_or(DEFAULT_PAGE);
+        let limit = limit.unwrap_or(DEFAULT_PAGE_SIZE);
         if limit == 0 || limit > MAX_PAGE {
             return Err(InvalidFilter::new(
                 "limit",

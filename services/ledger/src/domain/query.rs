@@ -7,8 +7,8 @@ use utoipa::IntoParams;
 use super::cursor::{Cursor, DIGEST};
 use super::filter::{Filter, InvalidFilter, Selection};
 
-/// Default page size.
-pub const DEFAULT_LIMIT: u32 = 100;
+/// Number of entries in a page of a request that names none: of events, proofs and replays.
+pub const DEFAULT_PAGE_SIZE: u32 = 100;
 
 /// A request as received.
 #[derive(Clone, Debug, Default, PartialEq, Eq, IntoParams)]
@@ -47,7 +47,7 @@ impl ListRequest {
     /// # Errors
     /// The first invalid field.
     pub fn check(&self, now: DateTime<Utc>, max_page_size: u32) -> Result<Query, InvalidFilter> {
-        let limit = self.limit.unwrap_or(DEFAULT_LIMIT.min(max_page_size));
+        let limit = self.limit.unwrap_or(DEFAULT_PAGE_SIZE.min(max_page_size));
         if limit == 0 || limit > max_page_size {
             return Err(InvalidFilter::new(
                 "limit",

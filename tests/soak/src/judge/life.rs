@@ -176,8 +176,12 @@ fn ended(
     if row.ran() && expected.is_some() && exit != expected {
         faults.push(format!("its exit code is {exit:?}"));
     }
-    if !row.nodes.is_empty() && job.is_some_and(|job| job.nodes != row.nodes) {
-        faults.push(format!("its nodes are {:?}", job.map(|job| &job.nodes)));
+    if let Some(job) = job.filter(|_| !row.nodes.is_empty()) {
+        if job.nodes == row.nodes {
+            verdict.right("nodes");
+        } else {
+            faults.push(format!("its nodes are {:?}", job.nodes));
+        }
     }
     if event
         .owner

@@ -145,7 +145,7 @@ pub(super) fn holds(log: &Log, published: &Published, verdict: &mut Verdict) {
 }
 
 /// Drains, downs and resumes of nodes.
-pub(super) fn nodes(log: &Log, published: &Published, verdict: &mut Verdict) {
+pub(super) fn node_events(log: &Log, published: &Published, verdict: &mut Verdict) {
     for act in log.nodes.iter().filter(|act| act.seen) {
         let (name, kinds): (_, &[EventType]) = match act.what {
             "drain" => (

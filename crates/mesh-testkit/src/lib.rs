@@ -1,4 +1,4 @@
-//! For tests: a real Slurm cluster, a service in the test's process, nats-server, PostgreSQL, OIDC provider and HTTP receiver, a witness of logs, Prometheus, two replicas of a service,
+//! For tests: a real Slurm cluster, a service in the test's process, nats-server, PostgreSQL, OIDC provider and HTTP receiver, a witness of logs, Prometheus, a stand-in for dcgm-exporter, two replicas of a service,
 //! ports, programs and small disks, builders of events, and waits on conditions.
 
 #![allow(
@@ -10,6 +10,7 @@
 mod cluster;
 mod cluster_ports;
 mod damage;
+mod dcgm;
 mod disk;
 pub mod fixtures;
 pub mod long_queue;
@@ -30,6 +31,7 @@ mod witness;
 pub use cluster::SlurmCluster;
 pub use cluster_ports::ClusterPorts;
 pub use damage::assert_corruption_reported;
+pub use dcgm::DcgmExporter;
 pub use disk::SmallDisk;
 pub use loop_disk::LoopDisk;
 pub use nats::{NatsServer, nats_server};

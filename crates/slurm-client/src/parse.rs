@@ -18,6 +18,10 @@ mod statistics;
 mod submitted;
 mod usage;
 
+use std::collections::BTreeSet;
+
+use slurm_types::HostList;
+
 pub(crate) use accounting::{FIELDS as ACCOUNTING_FIELDS, accounting, record as accounting_row};
 pub(crate) use association::{
     TRANSACTION_FORMAT, USER_FORMAT, association_format, associations, transactions, users,
@@ -45,6 +49,9 @@ pub(crate) use scheduling::{
 pub(crate) use statistics::{SHARE_FORMAT, shares, statistics};
 pub(crate) use submitted::{SUBMITTED_FIELDS, submitted};
 pub(crate) use usage::{fields as usage_fields, usage};
+
+/// Most GPUs of a node. Longer lists of indices are not Slurm's.
+const MAX_GPUS: usize = 1024;
 
 /// A text; Slurm's placeholders for "none" become empty.
 pub(crate) fn text(value: &str) -> String {
@@ -76,22 +83,46 @@ pub(crate) fn leading<T: std::str::FromStr>(value: &str) -> Option<T> {
 
 /// GPUs in a `Gres` text: `gpu:a100:4(S:0-1),fpga:1` is 4.
 pub(crate) fn gres_gpus(gres: &str) -> u64 {
-    let mut gpus = 0_u64;
+    gres_items(gres)
+        .into_iter()
+        .map(gpu_item)
+        .fold(0, u64::saturating_add)
+}
+
+/// Indices of GPUs in a `Gres` text, sorted: `gpu:a100:2(IDX:0,3),gpu:h100:1(IDX:1)` has 0, 1 and 3.
+pub(crate) fn gres_gpu_indices(gres: &str) -> Vec<u32> {
+    let mut indices = BTreeSet::new();
+    for item in gres_items(gres) {
+        let list = item
+            .split_once("(IDX:")
+            .and_then(|(_, rest)| rest.split_once(')'));
+        if let Some((list, _)) = list.filter(|_| gpu_item(item) > 0) {
+            // The same form as the numbers of a host list. `N/A` is none.
+            let numbers = HostList::expand_up_to(&format!("[{list}]"), MAX_GPUS);
+            let numbers = numbers.unwrap_or_default();
+            indices.extend(numbers.iter().filter_map(|n| n.parse::<u32>().ok()));
+        }
+    }
+    indices.into_iter().collect()
+}
+
+/// The items of a `Gres` text. Commas inside parentheses do not separate items: `gpu:4(IDX:0,2-3)`.
+fn gres_items(gres: &str) -> Vec<&str> {
+    let mut items = Vec::new();
     let mut depth = 0_usize;
     let mut start = 0;
-    // Commas inside parentheses do not separate items: `gpu:4(IDX:0,2-3)`.
     for (at, c) in gres.char_indices().chain([(gres.len(), ',')]) {
         match c {
             '(' => depth += 1,
             ')' => depth = depth.saturating_sub(1),
             ',' if depth == 0 => {
-                gpus = gpus.saturating_add(gpu_item(&gres[start..at]));
+                items.push(&gres[start..at]);
                 start = (at + 1).min(gres.len());
             }
             _ => {}
         }
     }
-    gpus
+    items
 }
 
 fn gpu_item(item: &str) -> u64 {

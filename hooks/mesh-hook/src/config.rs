@@ -8,6 +8,8 @@ use std::time::Duration;
 use secrecy::{ExposeSecret, SecretString};
 use serde::Deserialize;
 
+use crate::gpus::GpuMap;
+
 /// Path of the configuration without `--config`.
 pub const DEFAULT_PATH: &str = "/etc/slurm-mesh/hook.toml";
 
@@ -43,6 +45,12 @@ pub struct Config {
     /// Size limit of the spool in bytes. When it is full, new doorbells are dropped, and ingest finds those jobs in its next poll.
     #[serde(default = "default_max_spool_bytes")]
     pub max_spool_bytes: u64,
+    /// `dcgm:` and a folder in which the node's Prolog and Epilog write the jobs of each GPU for dcgm-exporter. `None`: nothing is written.
+    #[serde(default)]
+    pub gpu_map: Option<String>,
+    /// GPUs whose index in Slurm is not that of NVML: `0:1,1:0`. With MIG the right side is the GPU and its instance: `0:0.7`.
+    #[serde(default)]
+    pub gpu_order: String,
 }
 
 /// Connection to NATS.
@@ -185,9 +193,20 @@ impl Config {
         if self.nats.user.is_some() != self.nats.password.is_some() {
             return Err(("nats.user", "set both user and password".into()));
         }
+        self.gpu_map()?;
         self.servers()
             .map(|_| ())
             .map_err(|problem| ("nats.url", problem))
+    }
+
+    /// Where GPUs are mapped to jobs, if configured.
+    ///
+    /// # Errors
+    /// The key that is wrong, and what to write instead.
+    pub fn gpu_map(&self) -> Result<Option<GpuMap>, (&'static str, String)> {
+        let map = self.gpu_map.as_deref();
+        map.map(|map| GpuMap::parse(map, &self.gpu_order))
+            .transpose()
     }
 
     /// Host and port of each server.
@@ -336,6 +355,11 @@ mod tests {
             (
                 format!("deadline_ms = 100\n{GOOD}"),
                 "hook.toml: deadline_ms: renamed to nats.timeout_ms",
+            ),
+            (format!("gpu_map = '/run/gpu'\n{GOOD}"), "gpu_map"),
+            (
+                format!("gpu_map = 'dcgm:/run/gpu'\ngpu_order = '1'\n{GOOD}"),
+                "gpu_order",
             ),
             (format!("{GOOD}user = 'u'"), "nats.user"),
             (format!("{GOOD}password_file = 'absent'"), "absent"),

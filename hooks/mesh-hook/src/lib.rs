@@ -15,6 +15,7 @@
 //!   its privileges.
 //! - [`slots`]: limit of concurrent senders.
 //! - [`listen`]: a service that takes the reports of the SPANK plugin ([`spank`]).
+//! - [`gpus`]: which job uses which GPU, as files for dcgm-exporter.
 //! - [`spool`]: doorbells on disk while NATS is unavailable. [`lines`]: the lines written by Slurm's Lua plugins ([`lua`]).
 //!
 //! Deliberately absent: calls to Slurm, and lookups through the environment (`PATH`, `HOME`).
@@ -25,6 +26,7 @@ pub mod config;
 pub mod doorbell;
 pub mod evidence;
 pub mod flush;
+pub mod gpus;
 pub mod guard;
 pub mod hosts;
 pub mod lines;

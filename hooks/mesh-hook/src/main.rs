@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 use mesh_hook::args::{self, Invocation, Options};
 use mesh_hook::config::Config;
 use mesh_hook::report::report;
-use mesh_hook::{chain, doorbell, guard, listen, privilege, sender};
+use mesh_hook::{chain, doorbell, gpus, guard, listen, privilege, sender};
 
 /// Time limit of `--flush`. An operator waits for it, not a job.
 const FLUSH_PATIENCE: Duration = Duration::from_secs(60);
@@ -70,6 +70,10 @@ fn call_mode(options: &Options) -> CallMode {
         let environment = std::env::vars_os().collect();
         match sender::hook(options, &environment) {
             _ if options.probe.is_some() => CallMode::Wait,
+            // Every node maps its own GPUs. Whether it is to is in hook.toml, which only a sender reads.
+            Some(hook) if gpus::change_of(&hook, &environment, SystemTime::now()).is_some() => {
+                CallMode::Wait
+            }
             Some(hook) if !doorbell::is_news(&hook, &environment) => CallMode::Silent,
             // A login does not wait for the doorbell, not even for a moment.
             Some(hook) if hook == "Pam" => CallMode::Beside,

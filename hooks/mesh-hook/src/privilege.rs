@@ -13,7 +13,7 @@ use rustix::fs::{Gid, Uid};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 
 /// The account beside root that controls where a path leads: the owner of the first path component that root does not own.
-fn owner(path: &Path) -> Option<(u32, u32)> {
+pub(crate) fn owner(path: &Path) -> Option<(u32, u32)> {
     let mut parts: Vec<&Path> = path.ancestors().collect();
     parts.reverse();
     parts

@@ -11,9 +11,10 @@ use mesh_events::proto::mesh::hook::v1::Doorbell;
 
 use crate::args::Options;
 use crate::config::{Config, DEFAULT_PATH};
-use crate::doorbell::{Call, doorbell, hook_of};
+use crate::doorbell::{Call, doorbell, hook_of, is_news};
 use crate::evidence::Environment;
 use crate::flush::{self, Flushed};
+use crate::gpus::{self, GpuChange};
 use crate::guard::SAFE;
 use crate::nats::Connection;
 use crate::privilege;
@@ -24,6 +25,8 @@ use crate::spool::{Lock, Spool, State};
 
 /// Time limit for delivering the backlog. The hook's caller does not wait for it, but processes should not pile up.
 const FLUSH_PATIENCE: Duration = Duration::from_secs(10);
+/// Time limit for other calls to leave the folder of `gpu_map`, which takes them less than a millisecond. Leaves time for NATS.
+const GPU_PATIENCE: Duration = Duration::from_millis(50);
 /// Largest SLURM_RESUME_FILE that is sent, in bytes.
 const MAX_RESUME_FILE: u64 = 16 << 10;
 
@@ -39,6 +42,21 @@ pub fn run(options: &Options, started: Instant) {
         Err(problem) => return report(format_args!("doorbell not sent: {problem}")),
     };
     unix_process::detached::started();
+    let environment: Environment = std::env::vars_os().collect();
+    let Some(hook) = hook(options, &environment) else {
+        return report(
+            "doorbell not sent: the environment does not identify the hook; add --hook NAME",
+        );
+    };
+    let called_at = options.called_at.unwrap_or_else(SystemTime::now);
+    if options.probe.is_none() {
+        if let Some(change) = gpus::change_of(&hook, &environment, called_at) {
+            map_gpus(&config, &change, slot.is_some(), started);
+        }
+        if !is_news(&hook, &environment) {
+            return safe();
+        }
+    }
     if slot.is_some()
         && let Err(error) = privilege::become_owner_of(&config.spool)
     {
@@ -47,14 +65,7 @@ pub fn run(options: &Options, started: Instant) {
             config.spool.display()
         ));
     }
-    let environment: Environment = std::env::vars_os().collect();
-    let Some(hook) = hook(options, &environment) else {
-        return report(
-            "doorbell not sent: the environment does not identify the hook; add --hook NAME",
-        );
-    };
     let host = host();
-    let called_at = options.called_at.unwrap_or_else(SystemTime::now);
     let mut doorbell = doorbell(&Call {
         cluster: &config.cluster,
         hook: &hook,
@@ -149,6 +160,26 @@ fn begin(defaults: &[PathBuf], path: &Path) -> Result<(Config, Option<Lock>), St
             ));
             Ok((config, None))
         }
+    }
+}
+
+/// Writes the files of `gpu_map`, before root drops its privileges. A fault is reported and has no other effect.
+fn map_gpus(config: &Config, change: &GpuChange, has_slot: bool, started: Instant) {
+    // Checked when the configuration was read.
+    let Ok(Some(map)) = config.gpu_map() else {
+        return;
+    };
+    let recorded = match has_slot {
+        true => gpus::record(&map, change, started + GPU_PATIENCE),
+        false => Err(std::io::Error::other(
+            "calls cannot be counted (see slots in hook.toml)",
+        )),
+    };
+    if let Err(error) = recorded {
+        let (folder, job) = (map.folder.display(), change.job);
+        report(format_args!(
+            "GPUs of job {job} not mapped: {folder}: {error}"
+        ));
     }
 }
 

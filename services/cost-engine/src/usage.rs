@@ -313,8 +313,7 @@ mod tests {
         let part = |nodes: &str, cpus| NodeAllocation {
             nodes: nodes.into(),
             cpus,
-            memory_mib: None,
-            gpus: 0,
+            ..NodeAllocation::default()
         };
         job.allocations = vec![part("n1", 2), part("n2", 1)];
         let held = allocation(&job);

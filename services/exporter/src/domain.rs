@@ -3,6 +3,7 @@
 pub mod counters;
 pub mod exposition;
 pub mod fold;
+pub mod gpus;
 pub mod increments;
 pub mod jobs;
 pub mod nodes;

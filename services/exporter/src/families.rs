@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use crate::adapters::store::AllocationSum;
 use crate::domain::counters::Counters;
 use crate::domain::exposition::Exposition;
+use crate::domain::gpus::GpuHolder;
 use crate::domain::jobs::Jobs;
 use crate::domain::nodes::Nodes;
 use crate::domain::scheduler::Scheduler;
@@ -76,6 +77,8 @@ pub struct Inputs {
     pub counters: Counters,
     /// What running jobs hold.
     pub allocations: Vec<AllocationSum>,
+    /// Running jobs with GPUs, by job id.
+    pub gpu_holders: Vec<GpuHolder>,
     /// Maximum number of series of a page.
     pub max_series: usize,
     /// Series that were folded into `other`, by page.

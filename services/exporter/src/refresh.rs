@@ -144,6 +144,7 @@ impl Refresher {
             sources,
             counters: self.store.counters(&self.cluster).await?,
             allocations: self.store.allocations(&self.cluster).await?,
+            gpu_holders: self.store.gpu_holders(&self.cluster).await?,
             max_series: self.config.max_series,
             folded: Vec::new(),
         };

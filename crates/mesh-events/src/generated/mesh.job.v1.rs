@@ -224,6 +224,9 @@ pub struct NodeAllocation {
     /// GPUs per node.
     #[prost(uint32, tag = "4")]
     pub gpus: u32,
+    /// Indices of these GPUs on each node, in the order of gres.conf. Empty if the source does not report them.
+    #[prost(uint32, repeated, tag = "5")]
+    pub gpu_indices: ::prost::alloc::vec::Vec<u32>,
 }
 /// Exit status of a process.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -1929,6 +1932,9 @@ impl serde::Serialize for NodeAllocation {
         if self.gpus != 0 {
             len += 1;
         }
+        if !self.gpu_indices.is_empty() {
+            len += 1;
+        }
         let mut struct_ser = serializer.serialize_struct("mesh.job.v1.NodeAllocation", len)?;
         if !self.nodes.is_empty() {
             struct_ser.serialize_field("nodes", &self.nodes)?;
@@ -1943,6 +1949,9 @@ impl serde::Serialize for NodeAllocation {
         }
         if self.gpus != 0 {
             struct_ser.serialize_field("gpus", &self.gpus)?;
+        }
+        if !self.gpu_indices.is_empty() {
+            struct_ser.serialize_field("gpuIndices", &self.gpu_indices)?;
         }
         struct_ser.end()
     }
@@ -1959,6 +1968,8 @@ impl<'de> serde::Deserialize<'de> for NodeAllocation {
             "memory_mib",
             "memoryMib",
             "gpus",
+            "gpu_indices",
+            "gpuIndices",
         ];
 
         #[allow(clippy::enum_variant_names)]
@@ -1967,6 +1978,7 @@ impl<'de> serde::Deserialize<'de> for NodeAllocation {
             Cpus,
             MemoryMib,
             Gpus,
+            GpuIndices,
         }
         impl<'de> serde::Deserialize<'de> for GeneratedField {
             fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
@@ -1992,6 +2004,7 @@ impl<'de> serde::Deserialize<'de> for NodeAllocation {
                             "cpus" => Ok(GeneratedField::Cpus),
                             "memoryMib" | "memory_mib" => Ok(GeneratedField::MemoryMib),
                             "gpus" => Ok(GeneratedField::Gpus),
+                            "gpuIndices" | "gpu_indices" => Ok(GeneratedField::GpuIndices),
                             _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
                         }
                     }
@@ -2015,6 +2028,7 @@ impl<'de> serde::Deserialize<'de> for NodeAllocation {
                 let mut cpus__ = None;
                 let mut memory_mib__ = None;
                 let mut gpus__ = None;
+                let mut gpu_indices__ = None;
                 while let Some(k) = map_.next_key()? {
                     match k {
                         GeneratedField::Nodes => {
@@ -2047,6 +2061,15 @@ impl<'de> serde::Deserialize<'de> for NodeAllocation {
                                 Some(map_.next_value::<::pbjson::private::NumberDeserialize<_>>()?.0)
                             ;
                         }
+                        GeneratedField::GpuIndices => {
+                            if gpu_indices__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("gpuIndices"));
+                            }
+                            gpu_indices__ = 
+                                Some(map_.next_value::<Vec<::pbjson::private::NumberDeserialize<_>>>()?
+                                    .into_iter().map(|x| x.0).collect())
+                            ;
+                        }
                     }
                 }
                 Ok(NodeAllocation {
@@ -2054,6 +2077,7 @@ impl<'de> serde::Deserialize<'de> for NodeAllocation {
                     cpus: cpus__.unwrap_or_default(),
                     memory_mib: memory_mib__,
                     gpus: gpus__.unwrap_or_default(),
+                    gpu_indices: gpu_indices__.unwrap_or_default(),
                 })
             }
         }

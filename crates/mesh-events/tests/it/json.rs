@@ -23,7 +23,7 @@ fn failed() -> Event {
             nodes: "n1".into(),
             cpus: 4,
             memory_mib: Some(8192),
-            gpus: 0,
+            ..NodeAllocation::default()
         }],
         ..ended(job(48), "FAILED", 61)
     };

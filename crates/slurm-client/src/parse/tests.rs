@@ -197,6 +197,24 @@ fn gpus_are_counted_in_every_form() {
     }
 }
 
+#[test]
+fn indices_of_gpus_are_read_in_every_form() {
+    for (gres, indices) in [
+        ("gpu:a100:2(IDX:0-1)", &[0, 1][..]),
+        ("gpu:a100:3(IDX:0,2-3)", &[0, 2, 3]),
+        ("gpu:a100:2(IDX:0,3),gpu:h100:1(IDX:1)", &[0, 1, 3]),
+        ("gpu(IDX:5)", &[5]),
+        ("gpu:4(S:0-1)", &[]),
+        ("gpu:a100:0(IDX:N/A)", &[]),
+        ("gpu:2(IDX:0-99999999)", &[]),
+        ("fpga:1(IDX:0),shard:2(IDX:1)", &[]),
+        ("gpu:1(IDX:0", &[]),
+        ("", &[]),
+    ] {
+        assert_eq!(gres_gpu_indices(gres), indices, "{gres}");
+    }
+}
+
 proptest! {
     #[test]
     fn any_bytes_are_survived(bytes in proptest::collection::vec(any::<u8>(), 0..600)) {

@@ -4,6 +4,7 @@
 
 mod chain;
 mod disk;
+mod gpus;
 mod hostile;
 mod promises;
 mod refused;

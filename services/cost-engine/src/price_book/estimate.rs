@@ -60,6 +60,7 @@ pub fn estimate(book: &PriceBook, request: &JobRequest) -> Result<RunRate, Price
             cpus,
             memory_mib: (request.mem_mib > 0).then_some(request.mem_mib),
             gpus,
+            gpu_indices: Vec::new(),
         }],
         nodes,
         alloc_tres: billing.unwrap_or_default(),

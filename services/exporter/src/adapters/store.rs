@@ -8,6 +8,7 @@ use mesh_db::sql::{Column, Sql};
 use mesh_db::{Database, Limits, Location, Tables};
 
 use crate::domain::counters::Counters;
+use crate::domain::gpus::GpuHolder;
 use crate::domain::increments::{Allocation, CountChange};
 use crate::error::Error;
 
@@ -192,6 +193,29 @@ impl Store {
         }
         Ok(sums)
     }
+
+    /// Running jobs with GPUs that Slurm named, by job id.
+    ///
+    /// # Errors
+    /// If the database refuses.
+    pub async fn gpu_holders(&self, cluster: &str) -> Result<Vec<GpuHolder>, Error> {
+        const ACTION: &str = "read GPUs of jobs";
+        let failed = || Error::database(ACTION);
+        let sql = Sql::new("SELECT job_id, partition_name, account, gpu_places FROM allocations WHERE gpu_places <> '' AND cluster = ")
+            .bind(cluster)
+            .push(" ORDER BY job_id");
+        let mut holders = Vec::new();
+        for row in self.database.rows(ACTION, &sql).await? {
+            let job_id: i64 = row.at(0).map_err(failed())?;
+            holders.push(GpuHolder {
+                job_id: u32::try_from(job_id).unwrap_or_default(),
+                partition: row.at(1).map_err(failed())?,
+                account: row.at(2).map_err(failed())?,
+                places: row.at(3).map_err(failed())?,
+            });
+        }
+        Ok(holders)
+    }
 }
 
 /// Adds amounts to counters, in the order of their keys, so that two processes do not wait for each other.
@@ -229,7 +253,7 @@ async fn allocate(
                 .bind(*cluster)
                 .push(" AND run = ")
                 .bind(*run),
-            Some(held) => Sql::new("INSERT INTO allocations (cluster, run, partition_name, account, user_name, gpus, memory_mib) VALUES (")
+            Some(held) => Sql::new("INSERT INTO allocations (cluster, run, partition_name, account, user_name, gpus, memory_mib, job_id, gpu_places) VALUES (")
                 .list([
                     (*cluster).into(),
                     (*run).into(),
@@ -238,8 +262,10 @@ async fn allocate(
                     (&held.user).into(),
                     held.gpus.into(),
                     held.memory_mib.into(),
+                    held.job_id.into(),
+                    (&held.gpu_places).into(),
                 ])
-                .push(") ON CONFLICT (cluster, run) DO UPDATE SET partition_name = excluded.partition_name, account = excluded.account, user_name = excluded.user_name, gpus = excluded.gpus, memory_mib = excluded.memory_mib"),
+                .push(") ON CONFLICT (cluster, run) DO UPDATE SET partition_name = excluded.partition_name, account = excluded.account, user_name = excluded.user_name, gpus = excluded.gpus, memory_mib = excluded.memory_mib, job_id = excluded.job_id, gpu_places = excluded.gpu_places"),
         };
         let stored = transaction.conn().execute(&sql).await;
         stored.map_err(Error::database("store allocation"))?;

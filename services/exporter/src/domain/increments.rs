@@ -9,6 +9,7 @@ use super::counters::{
     COST_MICROS, CPU_SECONDS, ENDS, GPU_SECONDS, MEMORY_KIB_SECONDS, NODE_EVENTS, PREEMPTIONS,
     RUN_BUCKETS, RUN_SUM, STARTED, SUBMITTED, WAIT_BUCKETS, WAIT_SUM, bucket, labels,
 };
+use super::gpus;
 
 /// All ends of a run, as in event types. Every one is a series as soon as a partition and account are known, because `increase()` does not
 /// see the first increment of a series.
@@ -50,6 +51,10 @@ pub struct Allocation {
     pub gpus: i64,
     /// Memory in MiB.
     pub memory_mib: i64,
+    /// Job id.
+    pub job_id: i64,
+    /// GPUs by node, in the stored form.
+    pub gpu_places: String,
 }
 
 /// What an event changes.
@@ -166,6 +171,8 @@ fn allocation(event: &Event, job: &Job, partition: &str) -> Allocation {
             .map_or_else(String::new, |owner| owner.user.clone()),
         gpus: signed(tres.gpus()),
         memory_mib: signed(tres.mem_mib().unwrap_or_default()),
+        job_id: job.job_id.into(),
+        gpu_places: gpus::places(&job.allocations),
     }
 }
 

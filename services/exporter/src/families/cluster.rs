@@ -1,8 +1,9 @@
 //! The mesh's own metrics. Each has the label `cluster`.
 //!
-//! Gauges are from snapshots, counters and histograms from events. Never a label: job ids, job names, paths, users.
+//! Gauges are from snapshots, counters and histograms from events. Never a label: job names, paths, users, and, but for the GPUs of jobs, job ids.
 
 mod counters;
+mod gpus;
 
 use std::collections::BTreeMap;
 
@@ -58,7 +59,7 @@ pub fn write(inputs: &Inputs, page: &mut Exposition) -> usize {
     let mut folded = 0;
     if let Some(found) = &inputs.jobs {
         jobs(inputs, found, &mut page);
-        folded = accounts(inputs, found, &mut page);
+        folded = accounts(inputs, found, &mut page) + gpus::jobs(inputs, &mut page);
     }
     if let Some(found) = &inputs.nodes {
         nodes(inputs, found, &mut page);

@@ -9,7 +9,7 @@ use axum::Router;
 use axum::routing::get;
 use exporter::families::Family;
 use exporter::refresh::pages;
-use mesh_testkit::{Prometheus, wait_until};
+use mesh_testkit::{DcgmExporter, Prometheus, wait_until};
 use serde::Deserialize;
 
 use crate::harness::DEADLINE;
@@ -57,13 +57,13 @@ async fn serve_page() -> u16 {
     port
 }
 
-fn start(folder: &Path, target: u16) -> Prometheus {
+fn start(folder: &Path, target: u16, dcgm: &str) -> Prometheus {
     // Evaluated each minute in production.
     let rules = include_str!("../../../../deploy/compose/observability/kpis.yml");
     let fast = rules.replace("interval: 1m", "interval: 1s");
     std::fs::write(folder.join("kpis.yml"), fast).unwrap();
     let config = format!(
-        "global: {{ scrape_interval: 1s, evaluation_interval: 1s }}\nrule_files: [kpis.yml]\nscrape_configs:\n  - job_name: slurm-mesh-cluster\n    metrics_path: /metrics/cluster\n    static_configs: [{{ targets: [\"127.0.0.1:{target}\"] }}]\n"
+        "global: {{ scrape_interval: 1s, evaluation_interval: 1s }}\nrule_files: [kpis.yml]\nscrape_configs:\n  - job_name: slurm-mesh-cluster\n    metrics_path: /metrics/cluster\n    static_configs: [{{ targets: [\"127.0.0.1:{target}\"] }}]\n  - job_name: dcgm\n    static_configs: [{{ targets: [{dcgm:?}] }}]\n"
     );
     std::fs::write(folder.join("prometheus.yml"), config).unwrap();
     Prometheus::start(folder)
@@ -73,13 +73,17 @@ fn start(folder: &Path, target: u16) -> Prometheus {
 async fn every_query_of_the_dashboards_has_a_result() {
     mesh_runtime::install_crypto_provider();
     let folder = tempfile::tempdir().unwrap();
-    let prometheus = start(folder.path(), serve_page().await);
+    let dcgm = DcgmExporter::start("n1", folder.path(), &["0", "1"]).await;
+    dcgm.set_use("1", 30.0);
+    let prometheus = start(folder.path(), serve_page().await, &dcgm.address());
     let rules = [
         "mesh:cpu_efficiency:ratio_1d",
         "mesh:memory_waste:ratio_1d",
         "mesh:job_wait:p95_seconds_1d",
         "mesh:job_failure:ratio_1d",
         "mesh:nodes_impaired:ratio",
+        "mesh:job_gpu_occupancy:ratio == 0.3",
+        "mesh:gpu_occupancy:ratio == 0.3",
     ];
     for rule in rules {
         let description = format!("{rule} has a value");

@@ -10,6 +10,7 @@ use exporter::domain::counters::{
     labels,
 };
 use exporter::domain::exposition::{Exposition, Format};
+use exporter::domain::gpus::GpuHolder;
 use exporter::domain::jobs::Jobs;
 use exporter::domain::nodes::Nodes;
 use exporter::domain::scheduler::Scheduler;
@@ -77,6 +78,12 @@ pub fn inputs(scale: i64) -> Inputs {
             user: "physics-user".into(),
             gpus: 1,
             memory_mib: 4_000,
+        }],
+        gpu_holders: vec![GpuHolder {
+            job_id: 7,
+            partition: "cpu".into(),
+            account: "physics".into(),
+            places: "n1=1".into(),
         }],
         max_series: 50_000,
         folded: Vec::new(),

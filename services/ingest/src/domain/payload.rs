@@ -78,6 +78,7 @@ pub(super) fn from_controller(
                 cpus: alloc.cpus,
                 memory_mib: (alloc.mem_mib > 0).then_some(alloc.mem_mib),
                 gpus: alloc.gpus,
+                gpu_indices: alloc.gpu_indices(),
             })
             .collect(),
         exclusive: record.exclusive,

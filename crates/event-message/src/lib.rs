@@ -1,10 +1,10 @@
 //! Events as messages for people, and as requests for chats, incidents, workflows and pipelines.
 //!
 //! - [`message`]: a message, independent of the chat that displays it, and the message of each event.
-//! - [`mod@format`]: the requests of each format, and the meaning of their responses ([`attempt_outcome`]).
+//! - [`mod@format`]: the requests of each format, and the meaning of their responses ([`attempt_outcome`], [`success_codes`]).
 //! - [`digest`]: the tasks of an array as a few messages; [`pairing`]: which messages wait for their cost; [`pending`]:
 //!   when a pending job is reported; [`cancellation`]: when a cancellation by somebody unknown is; [`schedule`]: when something planned is due.
-//! - [`text`]: amounts and durations for people.
+//! - [`test_job`]: the event of a test; [`text`]: amounts and durations for people.
 //!
 //! Text from outside (names, paths, reasons) is stored unmodified; every layout escapes and truncates it. Everything is
 //! pure. Deliberately absent: IO, async, clocks, randomness, and which events somebody wants (`event-filter`).
@@ -19,6 +19,8 @@ pub mod message;
 pub mod pairing;
 pub mod pending;
 pub mod schedule;
+pub mod success_codes;
+pub mod test_job;
 pub mod text;
 
 pub use link::Link;

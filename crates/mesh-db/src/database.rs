@@ -139,6 +139,50 @@ impl Database {
         rows.map_err(Error::statement(action))
     }
 
+    /// The rows of a query, each read by this function.
+    ///
+    /// # Errors
+    /// If the database cannot be reached or refuses, or a column has another type.
+    pub async fn query<T, C: FromIterator<T>>(
+        &self,
+        action: &'static str,
+        sql: &Sql,
+        read: impl Fn(&Row) -> Result<T, sqlx::Error>,
+    ) -> Result<C, Error> {
+        let rows = self.rows(action, sql).await?;
+        let read: Result<C, sqlx::Error> = rows.iter().map(read).collect();
+        read.map_err(Error::statement(action))
+    }
+
+    /// Performs writes in one transaction.
+    ///
+    /// # Errors
+    /// If the database cannot be reached or refuses. Nothing is changed then.
+    pub async fn write<T>(
+        &self,
+        action: &'static str,
+        write: impl AsyncFnOnce(&mut WriteTransaction) -> Result<T, sqlx::Error>,
+    ) -> Result<T, Error> {
+        let written = async {
+            let mut transaction = self.begin().await?;
+            let written = write(&mut transaction).await?;
+            transaction.commit().await?;
+            Ok(written)
+        };
+        written.await.map_err(Error::statement(action))
+    }
+
+    /// Executes a statement in a transaction of its own. Returns the number of rows.
+    ///
+    /// # Errors
+    /// If the database cannot be reached or refuses.
+    pub async fn execute(&self, action: &'static str, sql: &Sql) -> Result<u64, Error> {
+        self.write(action, async |transaction| {
+            transaction.conn().execute(sql).await
+        })
+        .await
+    }
+
     /// Executes statements in one transaction. If the first one changes nothing, the others are not executed. Returns whether it did.
     ///
     /// # Errors
@@ -149,18 +193,16 @@ impl Database {
         first: Sql,
         others: Vec<Sql>,
     ) -> Result<bool, Error> {
-        let changed = async {
-            let mut transaction = self.begin().await?;
+        self.write(action, async |transaction| {
             let is_changed = transaction.conn().execute(&first).await? > 0;
             if is_changed {
                 for sql in &others {
                     transaction.conn().execute(sql).await?;
                 }
             }
-            transaction.commit().await?;
             Ok(is_changed)
-        };
-        changed.await.map_err(Error::statement(action))
+        })
+        .await
     }
 
     /// Closes all connections. Committed data is on disk already.

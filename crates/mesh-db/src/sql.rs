@@ -160,7 +160,8 @@ impl Sql {
     }
 
     /// Appends another part of the statement.
-    pub(crate) fn followed_by(mut self, rest: Self) -> Self {
+    #[must_use]
+    pub fn followed_by(mut self, rest: Self) -> Self {
         self.pieces.extend(rest.pieces);
         self
     }

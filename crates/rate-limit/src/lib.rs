@@ -3,14 +3,19 @@
 //!
 //! - [`LeakyBucket`]: the state of one limit. The time is an argument.
 //! - [`RateLimiter`]: a limit per second that makes its callers wait.
+//! - [`Rate`], [`Limit`]: a limit as written, such as `10/s`.
 //!
 //! Deliberately absent: limits per user, which keep a bucket for each, and limits on concurrency.
+
+mod rate;
 
 use std::num::NonZeroU32;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
+
+pub use rate::{InvalidRate, Limit, Rate};
 
 /// Period of the rate of a [`RateLimiter`].
 const PERIOD: Duration = Duration::from_secs(1);
@@ -43,7 +48,7 @@ impl RateLimiter {
 }
 
 /// A bucket that holds the permits of one period.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct LeakyBucket {
     every: Duration,
     period: Duration,
@@ -77,6 +82,13 @@ impl LeakyBucket {
         let wait = self.wait_for(permits, now);
         self.full_at = Some(self.full_after(permits, now));
         wait
+    }
+
+    /// How many permits there are.
+    pub fn available(&self, now: Instant) -> u32 {
+        let missing = self.full_at.map_or(Duration::ZERO, |at| at - now);
+        let refilled = self.period.saturating_sub(missing).as_nanos();
+        u32::try_from(refilled / self.every.as_nanos().max(1)).unwrap_or(u32::MAX)
     }
 
     /// Puts back permits that were taken and not used.
@@ -126,6 +138,52 @@ mod tests {
                 prop_assert!(within <= 2 * rate as usize + 1, "{within} in a second at {rate}");
             }
         }
+    }
+
+    proptest! {
+        #[test]
+        fn no_window_admits_more_than_a_burst_and_its_pace(
+            every in 1_u32..2_000, burst in 1_u32..20, pauses in proptest::collection::vec(0_u64..2_000, 1..300),
+        ) {
+            let every = Duration::from_millis(every.into());
+            let mut bucket = LeakyBucket::new(NonZeroU32::new(burst).unwrap(), every * burst);
+            let mut now = Instant::now();
+            let mut taken: Vec<Instant> = Vec::new();
+            for pause in pauses {
+                now += Duration::from_millis(pause);
+                let (available, wait) = (bucket.available(now), bucket.wait_for(1, now));
+                prop_assert!(available <= burst);
+                prop_assert_eq!(available > 0, wait.is_zero(), "{} permits, wait {:?}", available, wait);
+                // After the predicted wait there is indeed a permit.
+                prop_assert!(bucket.available(now + wait) > 0);
+                prop_assert_eq!(bucket.try_take(now), available > 0);
+                prop_assert_eq!(bucket.available(now), available.saturating_sub(1));
+                taken.extend((available > 0).then_some(now));
+            }
+            for (n, first) in taken.iter().enumerate() {
+                for (count, last) in (1..).zip(&taken[n..]) {
+                    let paced = (*last - *first).as_millis() / every.as_millis();
+                    prop_assert!(count <= u128::from(burst) + paced + 1, "{count} in {:?}", *last - *first);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_burst_is_followed_by_the_pace() {
+        let mut bucket =
+            LeakyBucket::new(NonZeroU32::new(3).unwrap(), Duration::from_millis(1_500));
+        let begin = Instant::now();
+        let at = |millis| begin + Duration::from_millis(millis);
+        let mut taken = Vec::new();
+        for now in (0..3_000).step_by(100) {
+            while bucket.try_take(at(now)) {
+                taken.push(now);
+            }
+        }
+        assert_eq!(taken, [0, 0, 0, 500, 1_000, 1_500, 2_000, 2_500]);
+        assert_eq!(bucket.wait_for(1, at(2_999)), Duration::from_millis(1));
+        assert_eq!(bucket.available(at(100_000)), 3, "never more than a burst");
     }
 
     #[test]

@@ -10,6 +10,8 @@ use std::io::{self, Read as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
+use secrecy::SecretString;
+
 pub use masked::{LoginUrl, MASK, has_password, masked, masked_login, without_login};
 
 /// Limit of a secret's length.
@@ -69,6 +71,26 @@ impl From<&Metadata> for FileStamp {
 /// the key that names the file.
 pub fn read(path: &Path) -> io::Result<String> {
     read_with_stamp(path).map(|(text, _)| text)
+}
+
+/// A secret that one key gives, or a file that another key names; trimmed if it is of the file.
+///
+/// # Errors
+/// The key at fault and the problem: both are given, or the file cannot be read.
+pub fn text_or_file(
+    [key, file_key]: [&'static str; 2],
+    text: Option<&str>,
+    file: Option<&Path>,
+    read: &impl Fn(&Path) -> io::Result<String>,
+) -> Result<Option<SecretString>, (&'static str, String)> {
+    let Some(path) = file else {
+        return Ok(text.map(SecretString::from));
+    };
+    if text.is_some() {
+        return Err((key, format!("given twice: {key} or {file_key}, not both")));
+    }
+    let unread = |error| (file_key, format!("read {}: {error}", path.display()));
+    Ok(Some(read(path).map_err(unread)?.trim().into()))
 }
 
 /// Reads a secret of a person, who names a file and may have been given it by its owner.

@@ -170,7 +170,7 @@ pub struct TestRequest {
 }
 
 /// Result of a test delivery.
-#[derive(Clone, Debug, Serialize, ToSchema)]
+#[derive(Clone, Debug, Default, Serialize, ToSchema)]
 pub struct TestResult {
     /// Full name of the webhook.
     pub webhook: String,
@@ -236,6 +236,7 @@ trait HasOwners {
     }
 }
 
+impl HasOwners for () {}
 impl HasOwners for TestResult {}
 impl HasOwners for Preview {}
 impl HasOwners for RedeliveryJob {}

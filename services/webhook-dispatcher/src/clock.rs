@@ -3,7 +3,7 @@
 
 pub mod steady;
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::Instant;
 
 use chrono::{DateTime, Utc};
@@ -11,13 +11,12 @@ use chrono::{DateTime, Utc};
 use steady::SteadyClock;
 
 /// One per process, as there is one host clock.
-static CLOCK: Mutex<Option<SteadyClock>> = Mutex::new(None);
+static CLOCK: LazyLock<Mutex<SteadyClock>> =
+    LazyLock::new(|| Mutex::new(SteadyClock::new(Utc::now(), Instant::now())));
 
 /// The current time. Ignores a step ahead until it has lasted.
 pub fn now() -> DateTime<Utc> {
     let (host, at) = (Utc::now(), Instant::now());
     let mut clock = CLOCK.lock().unwrap_or_else(PoisonError::into_inner);
-    clock
-        .get_or_insert_with(|| SteadyClock::new(host, at))
-        .read(host, at)
+    clock.read(host, at)
 }

@@ -2,7 +2,6 @@
 
 mod check;
 mod endpoint;
-mod network;
 mod renamed;
 mod written;
 
@@ -12,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use guarded_http::address::parse_subnet;
+use guarded_http::{Network, ProxyConfig};
 use ipnet::IpNet;
 use mesh_db::{DatabaseConfig, Location};
 use mesh_events::catalogue::{SLURM_EVENTS, STREAMS};
@@ -19,11 +19,11 @@ use secrecy::SecretString;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::attempt::retry::Intervals;
 use crate::stream::SERVICE as NAME;
 
 use check::Check;
 pub use endpoint::Endpoint;
-pub use network::ProxyConfig;
 pub use renamed::RENAMED_KEYS;
 pub(crate) use renamed::{refuse_old_keys, rename_old_keys};
 pub use written::{Arrays, EndpointCircuitBreaker, EndpointConfig, EndpointRetry};
@@ -46,7 +46,7 @@ pub struct Config {
     /// Maximum attempts of a delivery.
     pub max_attempts: u32,
     /// Waits between attempts.
-    pub retry: RetryConfig,
+    pub retry: Intervals,
     /// Maximum wait requested by a receiver with `Retry-After`.
     #[serde(with = "humantime_serde")]
     pub max_retry_after: Duration,
@@ -96,30 +96,6 @@ pub struct Config {
     pub endpoints: Vec<EndpointConfig>,
 }
 
-/// `[webhook-dispatcher.retry]`
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct RetryConfig {
-    /// Upper bound of the first wait.
-    #[serde(with = "humantime_serde")]
-    pub initial_interval: Duration,
-    /// Factor between the bounds of consecutive waits.
-    pub multiplier: u32,
-    /// Upper bound of every wait.
-    #[serde(with = "humantime_serde")]
-    pub max_interval: Duration,
-}
-
-impl Default for RetryConfig {
-    fn default() -> Self {
-        Self {
-            initial_interval: Duration::from_secs(10),
-            multiplier: 4,
-            max_interval: Duration::from_secs(30 * 60 * 60),
-        }
-    }
-}
-
 /// `[webhook-dispatcher.circuit_breaker]`
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -143,7 +119,7 @@ impl Default for Config {
             timeout: Duration::from_secs(10),
             concurrency: 64,
             max_attempts: 12,
-            retry: RetryConfig::default(),
+            retry: Intervals::default(),
             max_retry_after: hours(1),
             pending_threshold: Duration::from_secs(15 * 60),
             circuit_breaker: CircuitBreakerConfig::default(),
@@ -194,22 +170,10 @@ impl Fault {
     }
 }
 
-/// The text of a key, or that of the file which another key names, trimmed.
-fn text_or_file(
-    [key, file_key]: [&'static str; 2],
-    text: Option<&str>,
-    file: Option<&Path>,
-    read: &impl Fn(&Path) -> std::io::Result<String>,
-) -> Result<Option<SecretString>, Fault> {
-    let Some(path) = file else {
-        return Ok(text.map(SecretString::from));
-    };
-    if text.is_some() {
-        let problem = format!("given twice: {key} or {file_key}, not both");
-        return Err(Fault::new(key, problem));
+impl From<(&'static str, String)> for Fault {
+    fn from((key, problem): (&'static str, String)) -> Self {
+        Self::new(key, problem)
     }
-    let unread = |error| Fault::new(file_key, format!("read {}: {error}", path.display()));
-    Ok(Some(read(path).map_err(unread)?.trim().into()))
 }
 
 impl fmt::Display for Fault {
@@ -236,44 +200,38 @@ impl Config {
         read: impl Fn(&Path) -> std::io::Result<String>,
     ) -> Result<Vec<Endpoint>, Vec<Fault>> {
         let mut faults = Vec::new();
-        let allowed: Vec<IpNet> = self
-            .allow_subnets
-            .iter()
-            .filter_map(|text| {
-                parse_subnet(text)
-                    .map_err(|error| faults.push(Fault::new("allow_subnets", error.to_string())))
-                    .ok()
-            })
-            .collect();
-        if self.retention < stream_retention() {
-            let stream_retention = humantime::format_duration(stream_retention());
-            let problem = format!(
-                "at least {stream_retention}, the retention of SLURM_EVENTS: otherwise events could be sent twice"
-            );
-            faults.push(Fault::new("retention", problem));
+        let mut allowed: Vec<IpNet> = Vec::new();
+        for text in &self.allow_subnets {
+            let subnet = parse_subnet(text).map_err(Fault::of("allow_subnets"));
+            allowed.extend(subnet.map_err(|fault| faults.push(fault)));
         }
-        if self.cost_join_timeout > Duration::from_secs(60) {
-            faults.push(Fault::new("cost_join_timeout", "at most 60s"));
-        }
-        if !(1..=100_000).contains(&self.max_in_flight) {
-            faults.push(Fault::new("max_in_flight", "from 1 to 100000"));
-        }
-        if self.auto_disable_after > self.retention {
-            faults.push(Fault::new(
-                "auto_disable_after",
-                "at most `retention`, and 0s for never: what is older is removed",
-            ));
-        }
+        let mut require = |holds: bool, key, problem: &str| {
+            faults.extend((!holds).then(|| Fault::new(key, problem)));
+        };
+        let stream_retention = stream_retention();
+        let shortest = humantime::format_duration(stream_retention);
+        let problem = format!(
+            "at least {shortest}, the retention of SLURM_EVENTS: otherwise events could be sent twice"
+        );
+        let is_long = self.retention >= stream_retention;
+        require(is_long, "retention", &problem);
+        let is_short = self.cost_join_timeout <= Duration::from_secs(60);
+        require(is_short, "cost_join_timeout", "at most 60s");
+        let is_within = (1..=100_000).contains(&self.max_in_flight);
+        require(is_within, "max_in_flight", "from 1 to 100000");
+        let is_stored = self.auto_disable_after <= self.retention;
+        let problem = "at most `retention`, and 0s for never: what is older is removed";
+        require(is_stored, "auto_disable_after", problem);
         faults.extend(self.location(Path::new("")).err());
         let mut names = BTreeSet::new();
         let mut endpoints = Vec::new();
         for (index, written) in self.endpoints.iter().enumerate() {
-            let mut check = Check::new(self, written);
+            let mut check = Check::new(self, written, &read);
             check.name();
             if !written.name.is_empty() && !names.insert(&written.name) {
                 check.fault("name", "used twice; names must be unique");
             }
-            let endpoint = check.endpoint(&allowed, &read);
+            let endpoint = check.endpoint(&allowed);
             let label = if written.name.is_empty() {
                 format!("#{}", index + 1)
             } else {
@@ -314,21 +272,26 @@ impl Config {
             .iter()
             .flat_map(|text| parse_subnet(text));
         let allowed: Vec<IpNet> = allowed.collect();
-        let mut check = Check::new(self, &written);
+        // Naming a file would let API users read the server's files.
+        let refused = "files can only be named in mesh.toml";
+        let nothing = |_: &Path| Err(std::io::Error::other(refused));
+        let mut check = Check::new(self, &written, &nothing);
         check.name();
         check.name_in_paths();
-        // Naming a file would let API users read the server's files.
-        let nothing = |_: &Path| {
-            Err(std::io::Error::other(
-                "files can only be named in mesh.toml",
-            ))
-        };
-        let endpoint = check.endpoint(&allowed, &nothing);
-        match endpoint {
+        match check.endpoint(&allowed) {
             Some(endpoint) if check.faults.is_empty() => Ok(endpoint),
             _ => Err(check.faults),
         }
     }
+}
+
+/// Faults in one line.
+pub fn one_line(faults: &[Fault]) -> String {
+    let faults = faults.iter().map(|fault| match fault.key {
+        "" => fault.problem.clone(),
+        key => format!("{key}: {}", fault.problem),
+    });
+    faults.collect::<Vec<_>>().join("; ")
 }
 
 /// Describes a deserialization error with its path.
@@ -341,6 +304,20 @@ fn unread(error: &serde_path_to_error::Error<serde_json::Error>) -> String {
 }
 
 impl Config {
+    /// Validates the network settings. `read` reads a file, `read_secret` a file that must not be readable by others.
+    ///
+    /// # Errors
+    /// All faults, not only the first.
+    pub fn network(
+        &self,
+        read: impl Fn(&Path) -> std::io::Result<String>,
+        read_secret: impl Fn(&Path) -> std::io::Result<String>,
+    ) -> Result<Network, Vec<Fault>> {
+        let (file, servers) = (&self.ca_file, &self.dns_servers);
+        let network = Network::new(file, servers, &self.proxy, read, read_secret);
+        network.map_err(|faults| faults.into_iter().map(Fault::from).collect())
+    }
+
     /// Location of the database.
     ///
     /// # Errors

@@ -124,7 +124,7 @@ impl EndpointWorker {
         let subscription = Subscription::new(Arc::clone(&endpoint.filter), besides, created_at);
         let in_flight_limit =
             ConcurrencyLimit::new(endpoint.concurrency, Arc::clone(&shared.in_flight_limit));
-        let admission = Admission::new(endpoint.rules(), revision);
+        let admission = Admission::new(endpoint.rules, revision);
         Arc::new_cyclic(|this| Self {
             events: Arc::new(EventQueue::new(
                 &endpoint.name,

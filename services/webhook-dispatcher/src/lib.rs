@@ -155,18 +155,13 @@ impl Service for WebhookDispatcherService {
             registry,
             worker_pool,
         };
-        let dispatcher = Dispatcher {
-            shared,
-            reloader,
-            retention,
-        };
         // Registered before `run` starts, so that readiness is false until then.
         let leases = context.health.condition(&format!("{}.leases", Self::NAME));
         Ok(RunningService {
-            router: context.audited(&dispatcher.shared.bus, router),
+            router: context.audited(&shared.bus, router),
             run: Box::pin(async move {
-                let shared = Arc::clone(&dispatcher.shared);
-                let ended = dispatcher.run(context, database, leases).await;
+                let running = Arc::clone(&shared);
+                let ended = run(context, database, leases, running, reloader, retention).await;
                 // Close on every exit path: closing the SQLite file merges its write-ahead log.
                 shared.store.close().await;
                 ended
@@ -266,76 +261,60 @@ async fn prepare(store: &Store, registry: &Registry) -> Result<(), Error> {
     store.note_files(files, clock::now()).await
 }
 
-struct Dispatcher {
+/// Delivers until shutdown, then finishes the requests in flight.
+async fn run(
+    context: Context,
+    mut database: DatabaseStart<Error>,
+    leases: Condition,
     shared: Arc<WorkerContext>,
     reloader: EndpointReloader,
     retention: Duration,
-}
-
-impl Dispatcher {
-    /// Delivers until shutdown, then finishes the requests in flight.
-    async fn run(
-        self,
-        context: Context,
-        mut database: DatabaseStart<Error>,
-        leases: Condition,
-    ) -> Result<(), BoxError> {
-        let shutdown = context.shutdown.clone();
-        context.watch_nats(WebhookDispatcherService::NAME, &self.shared.bus);
-        let prepared = || prepare(&self.shared.store, &self.reloader.registry);
-        if !database.finish(prepared, &shutdown).await? {
-            return Ok(());
-        }
-        // Cancelled last, so that the final outcomes of the other tasks are published too.
-        let finished = CancellationToken::new();
-        let announcer = tokio::spawn(outbox_publisher::run(
-            Arc::clone(&self.shared),
-            finished.clone(),
-        ));
-        let mut tasks = JoinSet::new();
-        let worker_pool = Arc::clone(&self.reloader.worker_pool);
-        let (pool, stop) = (Arc::clone(&worker_pool), shutdown.clone());
-        // The remaining time is for releasing leases and publishing the last outcomes.
-        let patience = context.mesh.work_deadline().mul_f64(0.8);
-        tasks.spawn(async move { pool.run(leases, stop, patience).await });
-        tasks.spawn(watch_database(
-            Arc::clone(&self.shared),
-            Arc::clone(&worker_pool),
-            database.condition,
-            shutdown.clone(),
-        ));
-        tasks.spawn(self.reloader.run());
-        tasks.spawn(replay_listener::listen(
-            Arc::clone(&self.shared),
-            worker_pool,
-            shutdown.clone(),
-        ));
-        let (shared, stop) = (Arc::clone(&self.shared), shutdown.clone());
-        tasks.spawn(async move {
-            let (bus, store, events) = (&shared.bus, &shared.store, &shared.event_cache);
-            shared.reader.run(bus, store, events, &stop).await;
-        });
-        tasks.spawn(publish_names(Arc::clone(&self.shared), shutdown.clone()));
-        let (shared, stop) = (Arc::clone(&self.shared), shutdown.clone());
-        tasks.spawn(async move {
-            shared
-                .reader
-                .store_positions_until(&shared.store, &stop)
-                .await
-        });
-        tasks.spawn(retention_schedule::run(
-            Arc::clone(&self.shared),
-            self.retention,
-            shutdown,
-        ));
-        while let Some(ended) = tasks.join_next().await {
-            ended?;
-        }
-        finished.cancel();
-        announcer.await?;
-        self.shared.bus.close().await;
-        Ok(())
+) -> Result<(), BoxError> {
+    let shutdown = context.shutdown.clone();
+    context.watch_nats(WebhookDispatcherService::NAME, &shared.bus);
+    let prepared = || prepare(&shared.store, &reloader.registry);
+    if !database.finish(prepared, &shutdown).await? {
+        return Ok(());
     }
+    // Cancelled last, so that the final outcomes of the other tasks are published too.
+    let finished = CancellationToken::new();
+    let announcer = tokio::spawn(outbox_publisher::run(Arc::clone(&shared), finished.clone()));
+    let mut tasks = JoinSet::new();
+    let worker_pool = Arc::clone(&reloader.worker_pool);
+    let (pool, stop) = (Arc::clone(&worker_pool), shutdown.clone());
+    // The remaining time is for releasing leases and publishing the last outcomes.
+    let patience = context.mesh.work_deadline().mul_f64(0.8);
+    tasks.spawn(async move { pool.run(leases, stop, patience).await });
+    tasks.spawn(watch_database(
+        Arc::clone(&shared),
+        Arc::clone(&worker_pool),
+        database.condition,
+        shutdown.clone(),
+    ));
+    tasks.spawn(reloader.run());
+    tasks.spawn(replay_listener::listen(
+        Arc::clone(&shared),
+        worker_pool,
+        shutdown.clone(),
+    ));
+    let (reading, stop) = (Arc::clone(&shared), shutdown.clone());
+    tasks.spawn(async move {
+        let (bus, store, events) = (&reading.bus, &reading.store, &reading.event_cache);
+        reading.reader.run(bus, store, events, &stop).await;
+    });
+    tasks.spawn(publish_names(Arc::clone(&shared), shutdown.clone()));
+    tasks.spawn(retention_schedule::run(
+        Arc::clone(&shared),
+        retention,
+        shutdown,
+    ));
+    while let Some(ended) = tasks.join_next().await {
+        ended?;
+    }
+    finished.cancel();
+    announcer.await?;
+    shared.bus.close().await;
+    Ok(())
 }
 
 /// Publishes the names of all endpoints, for the ledger, until shutdown.

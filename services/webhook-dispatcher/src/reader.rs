@@ -247,12 +247,11 @@ impl EventReader {
             let mut queues = BTreeMap::new();
             let mut all = true;
             for queue in inner.index.all() {
-                match queue.is_idle() {
-                    true if queue.stored() < inner.position => {
-                        queues.insert(queue.key, Arc::clone(queue));
-                    }
-                    true => {}
-                    false => all = false,
+                let state = queue.lock();
+                if !state.is_idle() {
+                    all = false;
+                } else if state.stored < inner.position {
+                    queues.insert(queue.key, Arc::clone(queue));
                 }
             }
             (inner.position, inner.created, queues, all)
@@ -263,7 +262,7 @@ impl EventReader {
                 .advance_cursors(names.collect(), SLURM_EVENTS, created, position)
                 .await?;
             for queue in queues.values() {
-                queue.set_stored(position);
+                queue.lock().stored = position;
             }
         }
         Ok(all)
@@ -275,7 +274,7 @@ impl EventReader {
 }
 
 impl EventReader {
-    /// Reads the bus until shutdown.
+    /// Reads the bus and stores positions until shutdown.
     pub async fn run(
         &self,
         bus: &Bus,
@@ -284,7 +283,8 @@ impl EventReader {
         shutdown: &CancellationToken,
     ) {
         let action = "reading SLURM_EVENTS";
-        while_connected(bus, shutdown, action, || self.read(bus, store, events)).await;
+        let reading = while_connected(bus, shutdown, action, || self.read(bus, store, events));
+        tokio::join!(reading, self.store_positions_until(store, shutdown));
     }
 
     /// Reads the bus until the server is gone.
@@ -309,7 +309,7 @@ impl EventReader {
     }
 
     /// Stores positions every few seconds until shutdown.
-    pub async fn store_positions_until(&self, store: &Store, shutdown: &CancellationToken) {
+    async fn store_positions_until(&self, store: &Store, shutdown: &CancellationToken) {
         let mut stored = None;
         loop {
             let position = self.lock().position;

@@ -10,6 +10,7 @@ pub mod cursors;
 mod database;
 mod delivery;
 pub mod delivery_position;
+pub mod endpoint_rows;
 pub mod endpoint_stats;
 pub mod endpoints;
 mod lookup;
@@ -22,19 +23,19 @@ mod retention;
 mod saves;
 mod writer;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
+use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use chrono::{DateTime, Utc};
 use mesh_db::sql::{Row, Sql};
 use mesh_db::{Database, Location, sql};
 use tokio::sync::watch;
 
 use crate::error::Error;
-use database::{FileLock, LIMITS, TABLES};
+use database::{LIMITS, TABLES, lock_file};
 pub use delivery::{Attempt, Delivery, State};
-use delivery::{COLUMNS, beyond, read, read_attempt, time};
+use delivery::{COLUMNS, beyond, read, read_attempt};
 use delivery_position::DeliveryPosition;
 use lookup::Lookup;
 use redeliveries::DeliverySelection;
@@ -44,7 +45,8 @@ use writer::Writer;
 #[derive(Clone)]
 pub struct Store {
     pub(crate) database: Database,
-    lock: FileLock,
+    /// Keeps other dispatchers from a SQLite file.
+    lock: Option<Arc<File>>,
     writer: Writer,
     lookup: Lookup,
     /// Number of writes to the tables of endpoints, leases and jobs by this process.
@@ -68,12 +70,12 @@ impl Store {
     /// If its file cannot be created, or another process uses it.
     pub fn connect(location: &Location) -> Result<Self, Error> {
         let database = Database::connect(&TABLES, location, LIMITS)?;
-        let lock = FileLock::take(location)?;
+        let lock = location.file().map(lock_file).transpose()?;
         let writer = Writer::start(database.clone());
         let lookup = Lookup::start(database.readers.clone());
         Ok(Self {
             database,
-            lock,
+            lock: lock.map(Arc::new),
             writer,
             lookup,
             changes: Arc::default(),
@@ -129,45 +131,6 @@ impl Store {
         known.map_err(Error::database("look up delivery"))
     }
 
-    /// Ids of due deliveries, longest waiting first.
-    ///
-    /// # Errors
-    /// If the database read fails.
-    pub async fn due(
-        &self,
-        endpoint: &str,
-        now: DateTime<Utc>,
-        max: usize,
-    ) -> Result<Vec<String>, Error> {
-        let action = "read due deliveries";
-        let sql = sql!(
-            "SELECT event_id FROM deliveries WHERE endpoint = ? AND state = 'waiting' AND next_at <= ? ORDER BY next_at, stream_sequence LIMIT ?",
-            endpoint,
-            now.timestamp_millis(),
-            i64::try_from(max).unwrap_or(i64::MAX),
-        );
-        self.query(action, &sql, |row| row.get("event_id")).await
-    }
-
-    /// Due time of the next delivery after `now`.
-    ///
-    /// # Errors
-    /// If the database read fails.
-    pub async fn next_due(
-        &self,
-        endpoint: &str,
-        now: DateTime<Utc>,
-    ) -> Result<Option<DateTime<Utc>>, Error> {
-        let action = "read due deliveries";
-        let sql = sql!(
-            "SELECT MIN(next_at) AS next FROM deliveries WHERE endpoint = ? AND state = 'waiting' AND next_at > ?",
-            endpoint,
-            now.timestamp_millis(),
-        );
-        let next = self.first(action, &sql, |row| row.get::<Option<i64>>("next"));
-        Ok(next.await?.flatten().map(time))
-    }
-
     /// The endpoints that have waiting deliveries, digests, or missed events that were not reported.
     ///
     /// # Errors
@@ -177,61 +140,6 @@ impl Store {
             "SELECT endpoint FROM deliveries WHERE state = 'waiting' UNION SELECT endpoint FROM missed UNION SELECT endpoint FROM kept WHERE key LIKE 'digest/%'"
         );
         self.query("read waiting deliveries", &sql, |row| row.get("endpoint"))
-            .await
-    }
-
-    /// Missed events that were not reported yet: id of the first one, and time of the last one.
-    ///
-    /// # Errors
-    /// If the database read fails.
-    pub async fn missed(&self, endpoint: &str) -> Result<Option<(String, DateTime<Utc>)>, Error> {
-        let action = "read missed events";
-        let sql = sql!(
-            "SELECT first_id, last_at FROM missed WHERE endpoint = ?",
-            endpoint
-        );
-        let read = |row: &Row| Ok((row.get("first_id")?, time(row.get("last_at")?)));
-        self.first(action, &sql, read).await
-    }
-
-    /// Stored state of an endpoint under keys that begin with this prefix and a slash.
-    ///
-    /// # Errors
-    /// If the database read fails.
-    pub async fn provider_state_below(
-        &self,
-        endpoint: &str,
-        word: &str,
-    ) -> Result<BTreeMap<String, String>, Error> {
-        let action = "read provider state";
-        let sql = sql!(
-            "SELECT key, value FROM kept WHERE endpoint = ? AND key LIKE ?",
-            endpoint,
-            &format!("{word}/%"),
-        );
-        self.query(action, &sql, |row| Ok((row.get("key")?, row.get("value")?)))
-            .await
-    }
-
-    /// Stored state of an endpoint under these keys.
-    ///
-    /// # Errors
-    /// If the database read fails.
-    pub async fn provider_state(
-        &self,
-        endpoint: &str,
-        keys: Vec<String>,
-    ) -> Result<BTreeMap<String, String>, Error> {
-        if keys.is_empty() {
-            return Ok(BTreeMap::new());
-        }
-        let action = "read provider state";
-        let sql = sql!(
-            "SELECT key, value FROM kept WHERE endpoint = ? AND key IN ?",
-            endpoint,
-            keys
-        );
-        self.query(action, &sql, |row| Ok((row.get("key")?, row.get("value")?)))
             .await
     }
 
@@ -309,7 +217,10 @@ impl Store {
     pub async fn close(&self) {
         self.writer.close().await;
         self.database.close().await;
-        self.lock.release();
+        // Explicitly: a child process that is being spawned may hold a copy of the descriptor, which would keep the lock.
+        if let Some(Err(error)) = self.lock.as_deref().map(File::unlock) {
+            tracing::debug!(%error, "release lock of database");
+        }
     }
 
     /// The rows of a query, each read by this function.
@@ -319,13 +230,7 @@ impl Store {
         sql: &Sql,
         read: impl Fn(&Row) -> Result<T, sqlx::Error>,
     ) -> Result<C, Error> {
-        let rows = self.rows(action, sql).await?;
-        let read: Result<C, _> = rows.iter().map(read).collect();
-        read.map_err(Error::database(action))
-    }
-
-    async fn rows(&self, action: &'static str, sql: &Sql) -> Result<Vec<Row>, Error> {
-        Ok(self.database.rows(action, sql).await?)
+        Ok(self.database.query(action, sql, read).await?)
     }
 
     /// The first row of a query.

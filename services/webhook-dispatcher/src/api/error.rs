@@ -1,6 +1,6 @@
 //! Refusals of the Webhooks API. REST and gRPC give each its status.
 
-use crate::config::Fault;
+use crate::config::{Fault, one_line};
 use crate::error::Error;
 
 /// Why a request is refused.
@@ -19,7 +19,7 @@ pub enum ApiError {
     #[error("{0}")]
     Conflict(String),
     /// The request is invalid.
-    #[error("{}", faults(.0))]
+    #[error("{}", one_line(.0))]
     Invalid(Vec<Fault>),
     /// A limit is reached for the moment.
     #[error("{problem}; try again in {after} s")]
@@ -46,15 +46,4 @@ impl ApiError {
     pub(super) fn of<E: ToString>(key: &'static str) -> impl FnOnce(E) -> Self {
         move |error| Self::invalid(key, error.to_string())
     }
-}
-
-fn faults(faults: &[Fault]) -> String {
-    let sent: Vec<String> = faults
-        .iter()
-        .map(|fault| match fault.key {
-            "" => fault.problem.clone(),
-            key => format!("{key}: {}", fault.problem),
-        })
-        .collect();
-    sent.join("; ")
 }

@@ -1,8 +1,10 @@
 //! gRPC: `mesh.webhook.v1.WebhooksService`.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
+use event_message::format::Previewed;
 use mesh_api::webhook::webhooks_service_server::{
     SERVICE_NAME, WebhooksService, WebhooksServiceServer,
 };
@@ -19,7 +21,6 @@ use mesh_events::proto::mesh::webhook::v1::{
 };
 use mesh_events::{from_timestamp, timestamp};
 use mesh_runtime::api::grpc::{audited_response, caller, failure};
-use mesh_runtime::api::{AuditedRead, Caller};
 use pbjson_types::Struct;
 use serde_json::Value;
 use tonic::{Request, Response, Status};
@@ -36,279 +37,145 @@ pub(super) fn router(api: Arc<Webhooks>) -> Router {
 
 struct Adapter(Arc<Webhooks>);
 
-#[tonic::async_trait]
-impl WebhooksService for Adapter {
-    async fn list_webhooks(
-        &self,
-        request: Request<ListWebhooksRequest>,
-    ) -> Result<Response<ListWebhooksResponse>, Status> {
-        let caller = caller(&request)?;
-        answer(&caller, self.0.list(&caller).await, |list| {
-            let webhooks = list.webhooks.into_iter().map(message);
-            let webhooks = webhooks.filter_map(Result::transpose);
-            Ok(ListWebhooksResponse {
-                webhooks: webhooks.collect::<Result<_, _>>()?,
-            })
-        })
+/// Implements the service: each method asks the API for the caller, and turns the answer into a message.
+macro_rules! service {
+    (($api:ident, $caller:ident) $(
+        $method:ident($Request:ident $fields:tt): $call:expr => |$answer:ident| $Response:ident $message:tt
+    )*) => {
+        #[tonic::async_trait]
+        impl WebhooksService for Adapter {$(
+            async fn $method(
+                &self,
+                request: Request<$Request>,
+            ) -> Result<Response<$Response>, Status> {
+                let ($api, $caller) = (&self.0, &caller(&request)?);
+                let $Request $fields = request.into_inner();
+                let $answer = $call.await.map_err(status)?;
+                let read = $answer.read_by($caller);
+                Ok(audited_response($Response $message, read))
+            }
+        )*}
+    };
+}
+
+service! {
+    (api, caller)
+
+    list_webhooks(ListWebhooksRequest {}): api.list(caller) => |list| ListWebhooksResponse {
+        webhooks: all(list.webhooks, message)?,
     }
 
-    async fn get_webhook(
-        &self,
-        request: Request<GetWebhookRequest>,
-    ) -> Result<Response<GetWebhookResponse>, Status> {
-        let caller = caller(&request)?;
-        let found = self.0.get(&caller, &request.into_inner().name).await;
-        answer(&caller, found, |it| {
-            Ok(GetWebhookResponse {
-                webhook: message(it)?,
-            })
-        })
+    get_webhook(GetWebhookRequest { name }): api.get(caller, &name) => |it| GetWebhookResponse {
+        webhook: Some(message(it)?),
     }
 
-    async fn create_webhook(
-        &self,
-        request: Request<CreateWebhookRequest>,
-    ) -> Result<Response<CreateWebhookResponse>, Status> {
-        let caller = caller(&request)?;
-        let spec = json(request.into_inner().spec)?;
-        answer(&caller, self.0.create(&caller, spec).await, |made| {
-            Ok(CreateWebhookResponse {
-                webhook: message(made.webhook)?,
-                secret: made.secret.unwrap_or_default(),
-            })
-        })
+    create_webhook(CreateWebhookRequest { spec }): api.create(caller, json(spec.unwrap_or_default())?) => |made| CreateWebhookResponse {
+        webhook: Some(message(made.webhook)?),
+        secret: made.secret.unwrap_or_default(),
     }
 
-    async fn update_webhook(
-        &self,
-        request: Request<UpdateWebhookRequest>,
-    ) -> Result<Response<UpdateWebhookResponse>, Status> {
-        let caller = caller(&request)?;
-        let UpdateWebhookRequest { name, patch } = request.into_inner();
-        let changed = self.0.edit(&caller, &name, json(patch)?).await;
-        answer(&caller, changed, |it| {
-            Ok(UpdateWebhookResponse {
-                webhook: message(it)?,
-            })
-        })
+    update_webhook(UpdateWebhookRequest { name, patch }): api.edit(caller, &name, json(patch.unwrap_or_default())?) => |it| UpdateWebhookResponse {
+        webhook: Some(message(it)?),
     }
 
-    async fn delete_webhook(
-        &self,
-        request: Request<DeleteWebhookRequest>,
-    ) -> Result<Response<DeleteWebhookResponse>, Status> {
-        let caller = caller(&request)?;
-        let removed = self.0.remove(&caller, &request.into_inner().name).await;
-        removed.map_err(status)?;
-        Ok(audited_response(
-            DeleteWebhookResponse {},
-            AuditedRead::nothing(),
-        ))
+    delete_webhook(DeleteWebhookRequest { name }): api.remove(caller, &name) => |nothing| DeleteWebhookResponse {}
+
+    pause_webhook(PauseWebhookRequest { name, reason }): api.pause(caller, &name, &reason) => |it| PauseWebhookResponse {
+        webhook: Some(message(it)?),
     }
 
-    async fn pause_webhook(
-        &self,
-        request: Request<PauseWebhookRequest>,
-    ) -> Result<Response<PauseWebhookResponse>, Status> {
-        let caller = caller(&request)?;
-        let PauseWebhookRequest { name, reason } = request.into_inner();
-        let paused = self.0.pause(&caller, &name, &reason).await;
-        answer(&caller, paused, |it| {
-            Ok(PauseWebhookResponse {
-                webhook: message(it)?,
-            })
-        })
+    resume_webhook(ResumeWebhookRequest { name }): api.resume(caller, &name) => |it| ResumeWebhookResponse {
+        webhook: Some(message(it)?),
     }
 
-    async fn resume_webhook(
-        &self,
-        request: Request<ResumeWebhookRequest>,
-    ) -> Result<Response<ResumeWebhookResponse>, Status> {
-        let caller = caller(&request)?;
-        let resumed = self.0.resume(&caller, &request.into_inner().name).await;
-        answer(&caller, resumed, |it| {
-            Ok(ResumeWebhookResponse {
-                webhook: message(it)?,
-            })
-        })
+    test_webhook(TestWebhookRequest { name, event, dry_run }): {
+        let event = event.map(json).transpose()?;
+        api.test(caller, &name, TestRequest { event, dry_run })
+    } => |tested| TestWebhookResponse {
+        event_id: tested.event_id,
+        matches: tested.matches,
+        delivered: tested.delivered,
+        status: tested.status.into(),
+        latency: Some(Duration::from_millis(tested.latency_ms).into()),
+        error: tested.error,
+        body: tested.body.unwrap_or_default(),
     }
 
-    async fn test_webhook(
-        &self,
-        request: Request<TestWebhookRequest>,
-    ) -> Result<Response<TestWebhookResponse>, Status> {
-        let caller = caller(&request)?;
-        let TestWebhookRequest {
-            name,
-            event,
-            dry_run,
-        } = request.into_inner();
-        let event = event.map(|event| json(Some(event))).transpose()?;
-        let test_request = TestRequest { event, dry_run };
-        let tested = self.0.test(&caller, &name, test_request).await;
-        answer(&caller, tested, |tested| {
-            let latency = std::time::Duration::from_millis(tested.latency_ms);
-            Ok(TestWebhookResponse {
-                event_id: tested.event_id,
-                matches: tested.matches,
-                delivered: tested.delivered,
-                status: tested.status.into(),
-                latency: Some(latency.into()),
-                error: tested.error,
-                body: tested.body.unwrap_or_default(),
-            })
-        })
+    preview_webhook(PreviewWebhookRequest { webhook, format, event, r#type }): api.preview(caller, PreviewRequest {
+        webhook: given(webhook),
+        format: format.map(json).transpose()?,
+        event: event.map(json).transpose()?,
+        kind: given(r#type),
+    }) => |shown| PreviewWebhookResponse {
+        event_id: shown.event_id,
+        matches: shown.matches,
+        requests: shown.requests.into_iter().map(request).collect(),
     }
 
-    async fn preview_webhook(
-        &self,
-        request: Request<PreviewWebhookRequest>,
-    ) -> Result<Response<PreviewWebhookResponse>, Status> {
-        let caller = caller(&request)?;
-        let request = request.into_inner();
-        let draft = PreviewRequest {
-            webhook: given(request.webhook),
-            format: request
-                .format
-                .map(|format| json(Some(format)))
-                .transpose()?,
-            event: request.event.map(|event| json(Some(event))).transpose()?,
-            kind: given(request.r#type),
-        };
-        answer(&caller, self.0.preview(&caller, draft).await, |shown| {
-            let requests = shown.requests.into_iter().map(|request| WebhookRequest {
-                method: request.method.to_owned(),
-                url: request.url,
-                content_type: request.content_type,
-                body: request.body,
-            });
-            Ok(PreviewWebhookResponse {
-                event_id: shown.event_id,
-                matches: shown.matches,
-                requests: requests.collect(),
-            })
-        })
+    rotate_secret(RotateSecretRequest { name, secret, overlap }): {
+        let overlap = overlap.map(Duration::try_from).transpose();
+        let overlap = overlap.map_err(|_| Status::invalid_argument("overlap: at most 7d, and not negative"))?;
+        api.rotate(caller, &name, Rotation { secret: given(secret), overlap })
+    } => |rotated| RotateSecretResponse {
+        webhook: Some(message(rotated.webhook)?),
+        secret: rotated.secret.unwrap_or_default(),
     }
 
-    async fn rotate_secret(
-        &self,
-        request: Request<RotateSecretRequest>,
-    ) -> Result<Response<RotateSecretResponse>, Status> {
-        let caller = caller(&request)?;
-        let RotateSecretRequest {
-            name,
-            secret,
-            overlap,
-        } = request.into_inner();
-        let overlap = overlap
-            .map(std::time::Duration::try_from)
-            .transpose()
-            .map_err(|_| Status::invalid_argument("overlap: at most 7d, and not negative"))?;
-        let rotation = Rotation {
-            secret: Some(secret).filter(|secret| !secret.is_empty()),
-            overlap,
-        };
-        let rotated = self.0.rotate(&caller, &name, rotation).await;
-        answer(&caller, rotated, |rotated| {
-            Ok(RotateSecretResponse {
-                webhook: message(rotated.webhook)?,
-                secret: rotated.secret.unwrap_or_default(),
-            })
-        })
+    list_deliveries(ListDeliveriesRequest { name, limit, cursor, state, r#type, cause, since, until }): api.deliveries(caller, &name, Page {
+        // The name includes the owner.
+        owner: None,
+        limit: (limit > 0).then_some(limit),
+        cursor: given(cursor),
+        state: given(state),
+        kind: given(r#type),
+        cause: given(cause),
+        since: since.as_ref().and_then(from_timestamp),
+        until: until.as_ref().and_then(from_timestamp),
+    }) => |listed| ListDeliveriesResponse {
+        deliveries: listed.deliveries.into_iter().map(delivery).collect(),
+        next_cursor: listed.next_cursor.unwrap_or_default(),
     }
 
-    async fn list_deliveries(
-        &self,
-        request: Request<ListDeliveriesRequest>,
-    ) -> Result<Response<ListDeliveriesResponse>, Status> {
-        let caller = caller(&request)?;
-        let request = request.into_inner();
-        let page = Page {
-            // The name includes the owner.
-            owner: None,
-            limit: (request.limit > 0).then_some(request.limit),
-            cursor: given(request.cursor),
-            state: given(request.state),
-            kind: given(request.r#type),
-            cause: given(request.cause),
-            since: request.since.as_ref().and_then(from_timestamp),
-            until: request.until.as_ref().and_then(from_timestamp),
-        };
-        let found = self.0.deliveries(&caller, &request.name, page).await;
-        answer(&caller, found, |listed| {
-            Ok(ListDeliveriesResponse {
-                deliveries: listed.deliveries.into_iter().map(delivery).collect(),
-                next_cursor: listed.next_cursor.unwrap_or_default(),
-            })
-        })
+    get_delivery(GetDeliveryRequest { name, event_id }): api.delivery(caller, &name, &event_id) => |found| GetDeliveryResponse {
+        event: found.event.map(object).transpose()?,
+        delivery: Some(delivery(found.delivery)),
+        attempts: found.tried.into_iter().map(attempt).collect(),
     }
 
-    async fn get_delivery(
-        &self,
-        request: Request<GetDeliveryRequest>,
-    ) -> Result<Response<GetDeliveryResponse>, Status> {
-        let caller = caller(&request)?;
-        let GetDeliveryRequest { name, event_id } = request.into_inner();
-        let found = self.0.delivery(&caller, &name, &event_id).await;
-        answer(&caller, found, |found| {
-            Ok(GetDeliveryResponse {
-                event: found.event.map(object).transpose()?,
-                delivery: Some(delivery(found.delivery)),
-                attempts: found.tried.into_iter().map(attempt).collect(),
-            })
-        })
+    redeliver(RedeliverRequest { name, ids, all, r#type, cause, since, until, rate }): api.redeliver(caller, &name, redeliveries::RedeliverRequest {
+        ids,
+        all,
+        kind: given(r#type),
+        cause: given(cause),
+        since: since.as_ref().and_then(from_timestamp),
+        until: until.as_ref().and_then(from_timestamp),
+        rate: (rate > 0).then_some(rate),
+    }) => |job| RedeliverResponse {
+        redelivery: Some(redelivery(job)?),
     }
 
-    async fn redeliver(
-        &self,
-        request: Request<RedeliverRequest>,
-    ) -> Result<Response<RedeliverResponse>, Status> {
-        let caller = caller(&request)?;
-        let request = request.into_inner();
-        let again = redeliveries::RedeliverRequest {
-            ids: request.ids,
-            all: request.all,
-            kind: given(request.r#type),
-            cause: given(request.cause),
-            since: request.since.as_ref().and_then(from_timestamp),
-            until: request.until.as_ref().and_then(from_timestamp),
-            rate: (request.rate > 0).then_some(request.rate),
-        };
-        let job = self.0.redeliver(&caller, &request.name, again).await;
-        answer(&caller, job, |job| {
-            let redelivery = Some(redelivery(job)?);
-            Ok(RedeliverResponse { redelivery })
-        })
-    }
-
-    async fn list_redeliveries(
-        &self,
-        request: Request<ListRedeliveriesRequest>,
-    ) -> Result<Response<ListRedeliveriesResponse>, Status> {
-        let caller = caller(&request)?;
-        let name = request.into_inner().name;
-        answer(&caller, self.0.redeliveries(&caller, &name).await, |list| {
-            let jobs = list.redeliveries.into_iter().map(redelivery);
-            Ok(ListRedeliveriesResponse {
-                redeliveries: jobs.collect::<Result<_, _>>()?,
-            })
-        })
+    list_redeliveries(ListRedeliveriesRequest { name }): api.redeliveries(caller, &name) => |list| ListRedeliveriesResponse {
+        redeliveries: all(list.redeliveries, redelivery)?,
     }
 }
 
-fn answer<T: HasOwners, M>(
-    caller: &Caller,
-    body: Result<T, ApiError>,
-    message: impl FnOnce(T) -> Result<M, Status>,
-) -> Result<Response<M>, Status> {
-    let body = body.map_err(status)?;
-    let read = body.read_by(caller);
-    Ok(audited_response(message(body)?, read))
+/// The messages of a list.
+fn all<T, M>(list: Vec<T>, message: fn(T) -> Result<M, Status>) -> Result<Vec<M>, Status> {
+    list.into_iter().map(message).collect()
 }
 
-fn message(webhook: Webhook) -> Result<Option<WebhookMessage>, Status> {
+fn request(request: Previewed) -> WebhookRequest {
+    WebhookRequest {
+        method: request.method.to_owned(),
+        url: request.url,
+        content_type: request.content_type,
+        body: request.body,
+    }
+}
+
+fn message(webhook: Webhook) -> Result<WebhookMessage, Status> {
     let counts = webhook.counts;
-    Ok(Some(WebhookMessage {
+    Ok(WebhookMessage {
         name: webhook.name,
         full_name: webhook.full_name,
         owner: webhook.owner,
@@ -343,7 +210,7 @@ fn message(webhook: Webhook) -> Result<Option<WebhookMessage>, Status> {
             last_sequence: missed.last_sequence,
             at: Some(timestamp(missed.at)),
         }),
-    }))
+    })
 }
 
 fn delivery(delivery: Delivery) -> WebhookDelivery {
@@ -367,7 +234,7 @@ fn attempt(attempt: Attempt) -> WebhookAttempt {
         number: attempt.n,
         at: Some(timestamp(attempt.at)),
         status: attempt.status.into(),
-        latency: Some(std::time::Duration::from_millis(attempt.latency_ms).into()),
+        latency: Some(Duration::from_millis(attempt.latency_ms).into()),
         cause: Cause::str_of(attempt.cause).to_owned(),
         error: attempt.error,
         snippet: attempt.snippet,
@@ -397,9 +264,9 @@ fn object(value: Value) -> Result<Struct, Status> {
 }
 
 /// Converts a protobuf struct to JSON. Its numbers are doubles; whole ones become integers.
-fn json(value: Option<Struct>) -> Result<Value, Status> {
-    let value = serde_json::to_value(value.unwrap_or_default())
-        .map_err(|error| Status::invalid_argument(error.to_string()))?;
+fn json(value: Struct) -> Result<Value, Status> {
+    let value =
+        serde_json::to_value(value).map_err(|error| Status::invalid_argument(error.to_string()))?;
     Ok(whole(value))
 }
 

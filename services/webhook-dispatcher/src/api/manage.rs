@@ -1,6 +1,5 @@
 //! Creates, changes and removes endpoints.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use audit_outbox::AuditRow;
@@ -48,7 +47,7 @@ impl Webhooks {
         caller: &Caller,
         mut spec: Value,
     ) -> Result<WebhookWithSecret, ApiError> {
-        let Some(vault) = self.registry.vault() else {
+        let Some(vault) = &self.registry.vault else {
             return Err(ApiError::Unprepared(format!(
                 "no encryption key for secrets: set webhook-dispatcher.secrets_key_file in {} (create a key with `openssl rand -base64 32`) for every dispatcher",
                 self.config_file
@@ -134,7 +133,7 @@ impl Webhooks {
         let act = self.act(caller, &stored, "removed", Vec::new(), "", now);
         self.shared
             .store
-            .set_activity(&stored.name, Activity::Removed, "", now, Some(act))
+            .set_activity(&stored.name, Activity::Removed, "", now, Some(act), &[])
             .await?;
         self.worker_pool.wake();
         self.shared.outcomes.notify_one();
@@ -180,7 +179,7 @@ impl Webhooks {
         let mut stored = self.editable(caller, name).await?;
         let overlap = rotation
             .overlap
-            .unwrap_or(self.registry.config().secret_overlap);
+            .unwrap_or(self.registry.config.secret_overlap);
         if overlap > LONGEST_OVERLAP {
             return Err(ApiError::invalid("overlap", "at most 7d"));
         }
@@ -270,7 +269,7 @@ impl Webhooks {
         let act = self.act(caller, &stored, what, Vec::new(), reason, now);
         self.shared
             .store
-            .set_activity(&stored.name, activity, reason, now, Some(act))
+            .set_activity(&stored.name, activity, reason, now, Some(act), &[])
             .await?;
         let stored = self.visible(caller, &stored.reference()).await?;
         self.applied(&stored).await;
@@ -316,7 +315,7 @@ impl Webhooks {
         definition: Option<&Definition>,
         act: AuditRow,
     ) -> Result<Webhook, ApiError> {
-        if let (Some(definition), Some(vault)) = (definition, self.registry.vault()) {
+        if let (Some(definition), Some(vault)) = (definition, &self.registry.vault) {
             stored.secrets = Some(vault.seal(&stored.id, &text(definition)));
         }
         if !self.shared.store.change(&stored, Some(act)).await? {
@@ -350,11 +349,7 @@ impl Webhooks {
         let changed = WebhookChanged {
             endpoint: stored.name.clone(),
             what: what.to_owned(),
-            keys: keys
-                .into_iter()
-                .collect::<BTreeSet<_>>()
-                .into_iter()
-                .collect(),
+            keys,
             owner: stored.owner.clone(),
             made_by: caller.name.clone(),
             role: caller.role_name().to_owned(),

@@ -70,7 +70,7 @@ impl Webhooks {
 
     /// Checks that the owner may have one more endpoint.
     pub(super) async fn within_quota(&self, caller: &Caller, owner: &str) -> Result<(), ApiError> {
-        let max = self.registry.config().max_endpoints_per_user as usize;
+        let max = self.registry.config.max_endpoints_per_user as usize;
         if caller.may_write() {
             return Ok(());
         }

@@ -3,101 +3,77 @@
 //! over the limit gets the time for a retry.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use chrono::{DateTime, Utc};
-use tokio::sync::OwnedSemaphorePermit;
+use rate_limit::{LeakyBucket, Limit};
+use tokio::sync::{OwnedMutexGuard, OwnedSemaphorePermit};
+use tokio::time::Instant;
 
 use super::{ApiError, Webhooks};
-use crate::attempt::rate::Bucket;
-use crate::clock;
 use crate::config::Endpoint;
 
 /// Retry time if none is known.
 const DEFAULT_RETRY_AFTER_SECS: u64 = 1;
 
-/// Test deliveries of all endpoints.
-#[derive(Default)]
-pub struct TestLimiter(Mutex<HashMap<String, TestHistory>>);
+/// Rate limit of an endpoint's tests while another dispatcher owns the endpoint and its bucket.
+type Bucket = Option<(Limit, LeakyBucket)>;
 
+/// Test deliveries of all endpoints. A bucket is locked while a test is under way.
 #[derive(Default)]
-struct TestHistory {
-    under_way: bool,
-    /// Rate limit of tests while another dispatcher owns the endpoint and its bucket.
-    bucket: Bucket,
-}
+pub struct TestLimiter(Mutex<HashMap<String, Arc<tokio::sync::Mutex<Bucket>>>>);
 
 /// Permission to send a test.
-pub(super) struct TestPermit<'a> {
-    turns: &'a TestLimiter,
-    name: String,
+pub(super) struct TestPermit {
+    _turn: OwnedMutexGuard<Bucket>,
     _in_flight: OwnedSemaphorePermit,
 }
 
-impl Drop for TestPermit<'_> {
-    fn drop(&mut self) {
-        let mut all = self.turns.all();
-        if let Some(tried) = all.get_mut(&self.name) {
-            tried.under_way = false;
-            if tried.bucket == Bucket::default() {
-                all.remove(&self.name);
-            }
-        }
-    }
-}
-
 impl TestLimiter {
-    fn all(&self) -> MutexGuard<'_, HashMap<String, TestHistory>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn spend(&self, endpoint: &Endpoint, now: DateTime<Utc>) -> Result<(), DateTime<Utc>> {
-        let Some(limit) = &endpoint.limit else {
-            return Ok(());
-        };
-        let mut all = self.all();
-        let bucket = &mut all.entry(endpoint.name.clone()).or_default().bucket;
-        if bucket.take(limit, now) {
-            Ok(())
-        } else {
-            Err(bucket.next(limit, now))
-        }
+    /// The bucket of an endpoint, unless a test is under way. Full ones are dropped.
+    fn turn(&self, endpoint: &str, now: Instant) -> Option<OwnedMutexGuard<Bucket>> {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|_, turn| match turn.try_lock() {
+            Ok(turn) => matches!(&*turn, Some((_, bucket)) if !bucket.is_full(now)),
+            Err(_) => true,
+        });
+        let turn = Arc::clone(all.entry(endpoint.to_owned()).or_default());
+        turn.try_lock_owned().ok()
     }
 }
 
 impl Webhooks {
     /// Requests permission to send a test now.
-    pub(super) async fn turn(&self, endpoint: &Endpoint) -> Result<TestPermit<'_>, ApiError> {
-        let (name, now) = (&endpoint.name, clock::now());
+    pub(super) async fn turn(&self, endpoint: &Endpoint) -> Result<TestPermit, ApiError> {
+        let (name, now, after) = (&endpoint.name, Instant::now(), DEFAULT_RETRY_AFTER_SECS);
         let in_flight = Arc::clone(&self.shared.in_flight_limit).try_acquire_owned();
         let in_flight = in_flight.map_err(|_| ApiError::TooMany {
             problem: "as many requests as may be (max_in_flight) are under way".to_owned(),
-            after: DEFAULT_RETRY_AFTER_SECS,
+            after,
         })?;
-        {
-            let mut all = self.turns.all();
-            let tried = all.entry(name.clone()).or_default();
-            if tried.under_way {
-                return Err(ApiError::TooMany {
-                    problem: format!("a test of {name:?} is running"),
-                    after: DEFAULT_RETRY_AFTER_SECS,
-                });
+        let turn = self.turns.turn(name, now);
+        let mut turn = turn.ok_or_else(|| ApiError::TooMany {
+            problem: format!("a test of {name:?} is running"),
+            after,
+        })?;
+        let charged = match (self.worker_pool.worker(name), endpoint.rules.limit) {
+            (Some(worker), _) => worker.charge().await?,
+            (None, None) => Ok(()),
+            (None, Some(limit)) => {
+                let known = turn.take().filter(|(known, _)| *known == limit);
+                let (_, bucket) = turn.insert(known.unwrap_or((limit, limit.bucket())));
+                match bucket.try_take(now) {
+                    true => Ok(()),
+                    false => Err(bucket.wait_for(1, now)),
+                }
             }
-            tried.under_way = true;
-        }
-        let turn = TestPermit {
-            turns: &self.turns,
-            name: name.clone(),
-            _in_flight: in_flight,
         };
-        let spent = match self.worker_pool.worker(name) {
-            Some(worker) => worker.charge(now).await?,
-            None => self.turns.spend(endpoint, now),
-        };
-        spent.map_err(|next| ApiError::TooMany {
+        charged.map_err(|wait| ApiError::TooMany {
             problem: format!("the rate_limit of {name:?} is exhausted"),
-            after: u64::try_from((next - now).num_seconds()).unwrap_or(0) + 1,
+            after: wait.as_secs() + 1,
         })?;
-        Ok(turn)
+        Ok(TestPermit {
+            _turn: turn,
+            _in_flight: in_flight,
+        })
     }
 }

@@ -3,13 +3,9 @@
 use std::sync::Arc;
 
 use crate::delivery::post::{self, DeliveryContent};
-use chrono::{DateTime, Utc};
 use event_filter::{DecodedEvent, sample};
 use event_message::attempt_outcome::Outcome;
-use mesh_events::proto::mesh::event::v1::event::Payload;
-use mesh_events::proto::mesh::event::v1::{Confidence, Entity, IdSource, Owner, Source};
-use mesh_events::proto::mesh::job::v1::{Job, JobEvent};
-use mesh_events::{Event, EventId, EventType, SCHEMA_VERSION, cloudevents, timestamp};
+use mesh_events::{Event, EventType, cloudevents};
 use mesh_runtime::api::Caller;
 use serde_json::Value;
 
@@ -18,6 +14,7 @@ use crate::clock;
 use crate::config::Endpoint;
 use crate::delivery::worker_context::WorkerContext;
 use event_message::format::{Format, ProviderState};
+use event_message::test_job;
 
 /// Sends one test delivery immediately and returns the result.
 pub(super) async fn run(
@@ -35,7 +32,7 @@ pub(super) async fn run(
             (sent, event, true)
         }
         None => {
-            let event = test_job(&shared.cluster, &endpoint.name, user, clock::now());
+            let event = test_job::event(&shared.cluster, &endpoint.name, user, clock::now());
             let sent = DeliveryContent::test(endpoint, &event);
             (sent, Arc::new(event.into()), false)
         }
@@ -45,11 +42,7 @@ pub(super) async fn run(
         webhook: endpoint.name.clone(),
         event_id: event.id.clone(),
         matches: endpoint.filter.matches(kind, &event) && endpoint.format.takes(kind, &event),
-        delivered: false,
-        status: 0,
-        latency_ms: 0,
-        error: String::new(),
-        body: None,
+        ..TestResult::default()
     };
     if is_given || test_request.dry_run {
         match endpoint.format.preview(&endpoint.url, &sent.content()) {
@@ -128,48 +121,4 @@ pub(super) fn preview(
 fn read(json: &Value) -> Result<Event, ApiError> {
     cloudevents::from_json(json)
         .map_err(|error| ApiError::invalid("event", mesh_runtime::error_chain(&error)))
-}
-
-/// A completed sample job with id 0, which Slurm never assigns.
-fn test_job(cluster: &str, endpoint: &str, user: &str, now: DateTime<Utc>) -> Event {
-    let at = Some(timestamp(now));
-    let key = format!("job/0/{}", now.timestamp());
-    let job = Job {
-        display_id: "0".into(),
-        run: key.clone(),
-        name: format!("slurm-mesh test of webhook {endpoint}"),
-        state: "COMPLETED".into(),
-        submit_time: at,
-        start_time: at,
-        end_time: at,
-        ..Job::default()
-    };
-    let n = u64::try_from(now.timestamp_micros()).unwrap_or_default();
-    let counted_for = format!("webhook-test/{endpoint}");
-    let id = EventId::sampled(cluster, &counted_for, EventType::JobCompleted, n);
-    Event {
-        id: id.to_string(),
-        id_source: IdSource::sampled_for(&counted_for, n),
-        cluster: cluster.to_owned(),
-        r#type: EventType::JobCompleted.to_string(),
-        occurred_at: at,
-        observed_at: at,
-        source: Source::Derived.into(),
-        source_detail: "webhook test".into(),
-        confidence: Confidence::Inferred.into(),
-        owner: Some(Owner {
-            user: user.to_owned(),
-            ..Owner::default()
-        }),
-        entity: Some(Entity {
-            kind: "job".into(),
-            key,
-        }),
-        schema_version: SCHEMA_VERSION,
-        payload: Some(Payload::Job(JobEvent {
-            job: Some(job),
-            ..JobEvent::default()
-        })),
-        ..Event::default()
-    }
 }

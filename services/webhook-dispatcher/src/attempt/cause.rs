@@ -1,6 +1,7 @@
 //! Categories of failed attempts, and who can fix them.
 
 use event_message::attempt_outcome::Outcome;
+use guarded_http::FailureKind;
 
 use crate::string_enum::string_enum;
 
@@ -43,6 +44,19 @@ string_enum! {
         Receiver = "receiver",
         /// The dispatcher, or its operator.
         Dispatcher = "dispatcher",
+    }
+}
+
+impl From<FailureKind> for Cause {
+    fn from(kind: FailureKind) -> Self {
+        match kind {
+            FailureKind::Address => Self::Address,
+            FailureKind::Tls => Self::Tls,
+            FailureKind::Unreachable => Self::Unreachable,
+            FailureKind::Timeout => Self::Timeout,
+            FailureKind::Proxy => Self::Proxy,
+            FailureKind::Internal => Self::Internal,
+        }
     }
 }
 

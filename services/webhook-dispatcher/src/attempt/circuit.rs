@@ -16,6 +16,8 @@ use std::time::Duration;
 use chrono::{DateTime, TimeDelta, Utc};
 use serde::{Deserialize, Serialize};
 
+use crate::attempt::retry::Intervals;
+
 /// Maximum wait before a probe, so that a recovery is noticed soon.
 pub const LONGEST: Duration = Duration::from_secs(5 * 60);
 
@@ -24,22 +26,14 @@ pub const LONGEST: Duration = Duration::from_secs(5 * 60);
 pub struct CircuitPolicy {
     /// Consecutive failures that open it. 0: never.
     pub failure_threshold: u32,
-    /// Upper bound of the wait before the first probe.
-    pub initial_interval: Duration,
-    /// Factor between the bounds of consecutive waits.
-    pub multiplier: u32,
-    /// Upper bound of every wait.
-    pub max_interval: Duration,
+    /// Bounds of the waits before probes.
+    pub intervals: Intervals,
 }
 
 impl CircuitPolicy {
     /// The wait before the next probe.
     pub(super) fn wait(&self, openings: u32, jitter: f64) -> TimeDelta {
-        let factor = self.multiplier.saturating_pow(openings.saturating_sub(1));
-        let bound = self
-            .initial_interval
-            .saturating_mul(factor)
-            .min(self.max_interval);
+        let bound = self.intervals.bound(openings);
         let wait = bound.mul_f64(0.5 + jitter.clamp(0.0, 1.0) / 2.0);
         TimeDelta::from_std(wait).unwrap_or(TimeDelta::MAX)
     }
@@ -113,7 +107,7 @@ impl Circuit {
     pub fn lets_in(&self, policy: &CircuitPolicy, now: DateTime<Utc>) -> bool {
         match &self.open {
             None => true,
-            Some(open) => self.probe.is_none() && open.is_due(now, policy.max_interval),
+            Some(open) => self.probe.is_none() && open.is_due(now, policy.intervals.max_interval),
         }
     }
 
@@ -212,9 +206,11 @@ mod tests {
 
     const POLICY: CircuitPolicy = CircuitPolicy {
         failure_threshold: 3,
-        initial_interval: Duration::from_secs(10),
-        multiplier: 4,
-        max_interval: Duration::from_secs(300),
+        intervals: Intervals {
+            initial_interval: Duration::from_secs(10),
+            multiplier: 4,
+            max_interval: Duration::from_secs(300),
+        },
     };
 
     fn at(seconds: i64) -> DateTime<Utc> {

@@ -9,9 +9,10 @@
 use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
+use rate_limit::{LeakyBucket, Limit};
+use tokio::time::Instant;
 
 use crate::attempt::circuit::{Circuit, CircuitPermit, CircuitPolicy, CircuitSignal};
-use crate::attempt::rate::{Bucket, Limit};
 use crate::attempt::signal::AttemptSignal;
 
 mod stored;
@@ -34,10 +35,21 @@ pub struct AdmissionRules {
 pub enum Closed {
     /// Closed until this time: the circuit is open, or the receiver asked for a pause.
     Until(DateTime<Utc>),
-    /// The rate limit is exhausted until this time.
-    Limited(DateTime<Utc>),
+    /// The rate limit is exhausted for this long.
+    Limited(Duration),
     /// Closed until the probe ends.
     Probing,
+}
+
+impl Closed {
+    /// How long to wait if nothing changes before.
+    pub fn wait(self, now: DateTime<Utc>) -> Duration {
+        match self {
+            Self::Until(until) => (until - now).to_std().unwrap_or_default(),
+            Self::Limited(wait) => wait,
+            Self::Probing => Duration::MAX,
+        }
+    }
 }
 
 /// The gate of one endpoint.
@@ -45,7 +57,8 @@ pub enum Closed {
 pub struct Gate {
     circuit: Circuit,
     held: Option<RetryAfterPause>,
-    bucket: Bucket,
+    /// `None` before the first request.
+    bucket: Option<LeakyBucket>,
 }
 
 impl Gate {
@@ -54,7 +67,7 @@ impl Gate {
         Self {
             circuit: Circuit::opened(state.open),
             held: state.held,
-            bucket: Bucket::default(),
+            bucket: None,
         }
     }
 
@@ -66,31 +79,41 @@ impl Gate {
         }
     }
 
-    /// Number of requests that would be admitted now.
+    /// Number of requests that would be admitted now, at this time by the clock that is never set.
     ///
     /// # Errors
     /// The reason, if there are none.
-    pub fn available(&self, rules: &AdmissionRules, now: DateTime<Utc>) -> Result<usize, Closed> {
+    pub fn available(
+        &mut self,
+        rules: &AdmissionRules,
+        now: DateTime<Utc>,
+        at: Instant,
+    ) -> Result<usize, Closed> {
         let max = rules.max_retry_after;
         if let Some(held) = self.held.as_ref().filter(|held| !held.is_over(max, now)) {
             return Err(Closed::Until(held.until));
         }
         let available = match self.circuit.open() {
             _ if self.circuit.is_probing() => return Err(Closed::Probing),
-            Some(open) if !open.is_due(now, rules.circuit.max_interval) => {
+            Some(open) if !open.is_due(now, rules.circuit.intervals.max_interval) => {
                 return Err(Closed::Until(open.until));
             }
             Some(_) => 1,
             None if self.held.is_some() => 1,
             None => usize::MAX,
         };
-        let Some(limit) = &rules.limit else {
-            return Ok(available);
-        };
-        match self.bucket.left(limit, now) as usize {
-            0 => Err(Closed::Limited(self.bucket.next(limit, now))),
-            left => Ok(available.min(left)),
+        match self.bucket(rules) {
+            None => Ok(available),
+            Some(bucket) => match bucket.available(at) as usize {
+                0 => Err(Closed::Limited(bucket.wait_for(1, at))),
+                left => Ok(available.min(left)),
+            },
         }
+    }
+
+    fn bucket(&mut self, rules: &AdmissionRules) -> Option<&mut LeakyBucket> {
+        let limit = rules.limit?;
+        Some(self.bucket.get_or_insert_with(|| limit.bucket()))
     }
 
     /// True if the circuit is open or the receiver asked for a pause, also while a probe is due or under way.
@@ -103,28 +126,28 @@ impl Gate {
         &mut self,
         rules: &AdmissionRules,
         now: DateTime<Utc>,
+        at: Instant,
     ) -> Option<CircuitPermit> {
-        self.available(rules, now).ok()?;
+        self.available(rules, now, at).ok()?;
         let permit = match self.held {
             Some(_) => self.circuit.probe(),
             None => self.circuit.try_acquire(&rules.circuit, now)?,
         };
-        if let Some(limit) = &rules.limit {
-            self.bucket.take(limit, now);
-        }
+        self.charge(rules, at).ok()?;
         Some(permit)
     }
 
-    /// Counts a request that is not subject to the gate. Returns the earliest time for it if the rate limit is
-    /// exhausted.
-    pub fn charge(
-        &mut self,
-        rules: &AdmissionRules,
-        now: DateTime<Utc>,
-    ) -> Result<(), DateTime<Utc>> {
-        match &rules.limit {
-            Some(limit) if !self.bucket.take(limit, now) => Err(self.bucket.next(limit, now)),
-            _ => Ok(()),
+    /// Counts a request that is not subject to the gate.
+    ///
+    /// # Errors
+    /// How long the rate limit is exhausted.
+    pub fn charge(&mut self, rules: &AdmissionRules, at: Instant) -> Result<(), Duration> {
+        let Some(bucket) = self.bucket(rules) else {
+            return Ok(());
+        };
+        match bucket.try_take(at) {
+            true => Ok(()),
+            false => Err(bucket.wait_for(1, at)),
         }
     }
 

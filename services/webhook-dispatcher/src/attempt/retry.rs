@@ -9,32 +9,53 @@ use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
 use event_message::attempt_outcome::Outcome;
+use serde::{Deserialize, Serialize};
+
+/// `[webhook-dispatcher.retry]`: bounds of waits that grow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Intervals {
+    /// Upper bound of the first wait.
+    #[serde(with = "humantime_serde")]
+    pub initial_interval: Duration,
+    /// Factor between the bounds of consecutive waits.
+    pub multiplier: u32,
+    /// Upper bound of every wait.
+    #[serde(with = "humantime_serde")]
+    pub max_interval: Duration,
+}
+
+impl Default for Intervals {
+    fn default() -> Self {
+        Self {
+            initial_interval: Duration::from_secs(10),
+            multiplier: 4,
+            max_interval: Duration::from_secs(30 * 60 * 60),
+        }
+    }
+}
+
+impl Intervals {
+    /// Upper bound of a wait, counted from 1.
+    pub fn bound(&self, number: u32) -> Duration {
+        let factor = self.multiplier.saturating_pow(number.saturating_sub(1));
+        self.initial_interval
+            .saturating_mul(factor)
+            .min(self.max_interval)
+    }
+}
 
 /// How often and when a delivery is attempted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RetryPolicy {
     /// Maximum attempts, at least 1.
     pub max_attempts: u32,
-    /// Upper bound of the wait after the first attempt.
-    pub initial_interval: Duration,
-    /// Factor between the bounds of consecutive waits.
-    pub multiplier: u32,
-    /// Upper bound of every wait.
-    pub max_interval: Duration,
+    /// Bounds of the waits after attempts.
+    pub intervals: Intervals,
     /// Upper bound of a wait requested by the receiver.
     pub max_retry_after: Duration,
     /// No attempt is scheduled later than this after the delivery began. `None`: limited by `max_attempts` only.
     pub give_up_after: Option<Duration>,
-}
-
-impl RetryPolicy {
-    /// Upper bound of the wait after an attempt, counted from 1.
-    pub fn bound(&self, attempt: u32) -> Duration {
-        let factor = self.multiplier.saturating_pow(attempt.saturating_sub(1));
-        self.initial_interval
-            .saturating_mul(factor)
-            .min(self.max_interval)
-    }
 }
 
 /// The next step for a delivery.
@@ -94,7 +115,8 @@ pub fn next_attempt(
             ),
         };
     }
-    let wait = policy.bound(attempt).mul_f64(jitter.clamp(0.0, 1.0));
+    let bound = policy.intervals.bound(attempt);
+    let wait = bound.mul_f64(jitter.clamp(0.0, 1.0));
     let at = now + TimeDelta::from_std(wait).unwrap_or(TimeDelta::days(7));
     let at = at.max(asked);
     // Make the last attempt at the end of the period, not before.
@@ -112,9 +134,11 @@ mod tests {
 
     const POLICY: RetryPolicy = RetryPolicy {
         max_attempts: 5,
-        initial_interval: Duration::from_secs(10),
-        multiplier: 4,
-        max_interval: Duration::from_secs(1_000),
+        intervals: Intervals {
+            initial_interval: Duration::from_secs(10),
+            multiplier: 4,
+            max_interval: Duration::from_secs(1_000),
+        },
         max_retry_after: Duration::from_secs(7 * 24 * 60 * 60),
         give_up_after: None,
     };
@@ -248,7 +272,7 @@ mod tests {
                 Next::Retry { at } => {
                     prop_assert!(attempt < POLICY.max_attempts);
                     prop_assert!(at >= now() && at <= now() + TimeDelta::seconds(1_000));
-                    prop_assert!((at - now()).to_std().unwrap() <= POLICY.bound(attempt));
+                    prop_assert!((at - now()).to_std().unwrap() <= POLICY.intervals.bound(attempt));
                 }
                 Next::GiveUp { .. } => prop_assert!(attempt >= POLICY.max_attempts),
                 Next::Delivered => prop_assert!(false, "{code} delivered"),

@@ -1,23 +1,27 @@
 //! Validates one endpoint of the configuration.
 
+use std::num::NonZeroU32;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::attempt::success::Codes;
 use event_filter::{Expression, Filter, TypePattern};
 use guarded_http::address::{self, parse_subnet};
 use ipnet::IpNet;
+use rate_limit::{Limit, Rate};
 use redactor::Redactor;
 use reqwest::header::{HeaderName, HeaderValue};
 use secrecy::ExposeSecret;
+use secret_file::text_or_file;
 use standard_webhooks::Signer;
 use url::Url;
 
-use super::{Arrays, Config, Endpoint, EndpointConfig, Fault, text_or_file};
-use crate::attempt::rate::{Limit, Rate};
-use crate::attempt::retry::RetryPolicy;
-use event_message::format::{Format, Signed};
+use super::{Arrays, Config, Endpoint, EndpointConfig, Fault};
+use crate::attempt::circuit::{self, CircuitPolicy};
+use crate::attempt::gate::AdmissionRules;
+use crate::attempt::retry::{Intervals, RetryPolicy};
+use event_message::format::{Format, Secret, Signed};
+use event_message::success_codes::SuccessCodes;
 
 /// Headers set by the dispatcher or by HTTP itself.
 const OURS: [&str; 10] = [
@@ -42,14 +46,21 @@ const LONGEST_WAIT: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 pub(super) struct Check<'a> {
     pub config: &'a Config,
     pub written: &'a EndpointConfig,
+    /// Reads the file of a secret.
+    pub read: &'a dyn Fn(&Path) -> std::io::Result<String>,
     pub faults: Vec<Fault>,
 }
 
 impl<'a> Check<'a> {
-    pub const fn new(config: &'a Config, written: &'a EndpointConfig) -> Self {
+    pub const fn new(
+        config: &'a Config,
+        written: &'a EndpointConfig,
+        read: &'a dyn Fn(&Path) -> std::io::Result<String>,
+    ) -> Self {
         Self {
             config,
             written,
+            read,
             faults: Vec::new(),
         }
     }
@@ -66,8 +77,8 @@ impl<'a> Check<'a> {
     }
 
     /// The value, unless it has a fault.
-    fn accept<T>(&mut self, found: Result<T, Fault>) -> Option<T> {
-        found.map_err(|fault| self.faults.push(fault)).ok()
+    fn accept<T>(&mut self, found: Result<T, impl Into<Fault>>) -> Option<T> {
+        found.map_err(|fault| self.faults.push(fault.into())).ok()
     }
 
     /// Checks the name and the description.
@@ -107,23 +118,21 @@ impl<'a> Check<'a> {
     }
 
     /// Builds the endpoint, if it has no faults.
-    pub fn endpoint(
-        &mut self,
-        allowed: &[IpNet],
-        read: &impl Fn(&Path) -> std::io::Result<String>,
-    ) -> Option<Endpoint> {
+    pub fn endpoint(&mut self, allowed: &[IpNet]) -> Option<Endpoint> {
         let (config, written) = (self.config, self.written);
         let allowed = self.subnets(allowed);
-        let url = self.url(&allowed, read);
-        let format = self.format(url.as_ref(), read);
-        let signer = self.signer(read);
+        let url = self.url(&allowed);
+        let format = self.format(url.as_ref());
+        let signer = self.signer();
         let filter = self.filter();
         let (retry, defaults) = (written.retry, config.retry);
         let policy = RetryPolicy {
             max_attempts: written.max_attempts.unwrap_or(config.max_attempts),
-            initial_interval: retry.initial_interval.unwrap_or(defaults.initial_interval),
-            multiplier: retry.multiplier.unwrap_or(defaults.multiplier),
-            max_interval: retry.max_interval.unwrap_or(defaults.max_interval),
+            intervals: Intervals {
+                initial_interval: retry.initial_interval.unwrap_or(defaults.initial_interval),
+                multiplier: retry.multiplier.unwrap_or(defaults.multiplier),
+                max_interval: retry.max_interval.unwrap_or(defaults.max_interval),
+            },
             max_retry_after: written.max_retry_after.unwrap_or(config.max_retry_after),
             give_up_after: written.give_up_after,
         };
@@ -134,7 +143,8 @@ impl<'a> Check<'a> {
         self.require(policy.max_attempts > 0, "max_attempts", "at least 1");
         let is_within = within(policy.max_retry_after, LONGEST_WAIT);
         self.require(is_within, "max_retry_after", "above 0 and at most 7d");
-        self.require(policy.multiplier > 0, "retry.multiplier", "at least 1");
+        let grows = policy.intervals.multiplier > 0;
+        self.require(grows, "retry.multiplier", "at least 1");
         let timeout = written.timeout.unwrap_or(config.timeout);
         let is_within = within(timeout, Duration::from_secs(30));
         let problem = "above 0 and at most 30s: so long a request keeps its place";
@@ -159,8 +169,20 @@ impl<'a> Check<'a> {
         let pending_threshold = self.pending_threshold();
         let is_within = pending_threshold <= LONGEST_WAIT;
         self.require(is_within, "pending_threshold", "at most 7d");
-        let headers = self.headers(read);
-        let limit = self.limit();
+        let headers = self.headers();
+        let threshold = written.circuit_breaker.failure_threshold;
+        let rules = AdmissionRules {
+            circuit: CircuitPolicy {
+                failure_threshold: threshold.unwrap_or(config.circuit_breaker.failure_threshold),
+                // Those of retries, capped.
+                intervals: Intervals {
+                    max_interval: policy.intervals.max_interval.min(circuit::LONGEST),
+                    ..policy.intervals
+                },
+            },
+            limit: self.limit(),
+            max_retry_after: policy.max_retry_after,
+        };
         let success = self.success();
         let mut endpoint = Endpoint {
             name: written.name.clone(),
@@ -179,11 +201,7 @@ impl<'a> Check<'a> {
             concurrency,
             policy,
             success,
-            failure_threshold: written
-                .circuit_breaker
-                .failure_threshold
-                .unwrap_or(config.circuit_breaker.failure_threshold),
-            limit,
+            rules,
             redactor: Arc::default(),
         };
         endpoint.redactor = Arc::new(Redactor::new(endpoint.secrets()));
@@ -200,21 +218,16 @@ impl<'a> Check<'a> {
     }
 
     /// Statuses that mean success.
-    fn success(&mut self) -> Codes {
+    fn success(&mut self) -> SuccessCodes {
         let judges = matches!(
             self.written.format,
             Format::CloudEvents | Format::Template(_)
         );
         let fits = judges || self.written.success.is_empty();
-        self.require(
-            fits,
-            "success",
-            "only for the formats cloudevents and template",
-        );
-        Codes::parse(&self.written.success).unwrap_or_else(|error| {
-            self.fault("success", error.to_string());
-            Codes::default()
-        })
+        let problem = "only for the formats cloudevents and template";
+        self.require(fits, "success", problem);
+        let codes = SuccessCodes::parse(&self.written.success).map_err(Fault::of("success"));
+        self.accept(codes).unwrap_or_default()
     }
 
     /// The rate limit.
@@ -227,58 +240,47 @@ impl<'a> Check<'a> {
             return None;
         };
         let rate: Rate = self.accept(text.parse().map_err(Fault::of("rate_limit")))?;
-        let burst = burst.unwrap_or(rate.count());
-        let is_within = (1..=MAX_BURST).contains(&burst);
-        self.require(is_within, "burst", format!("from 1 to {MAX_BURST}"));
-        Some(Limit { rate, burst })
+        let burst = burst.map_or(Some(rate.count), NonZeroU32::new);
+        let burst = burst.filter(|burst| burst.get() <= MAX_BURST);
+        let problem = format!("from 1 to {MAX_BURST}");
+        self.require(burst.is_some(), "burst", problem);
+        burst.map(|burst| Limit { rate, burst })
     }
 
     /// Extra headers, except those that the dispatcher sets.
-    fn headers(
-        &mut self,
-        read: &impl Fn(&Path) -> std::io::Result<String>,
-    ) -> Vec<(HeaderName, HeaderValue)> {
-        let written = self.written;
+    fn headers(&mut self) -> Vec<(HeaderName, HeaderValue)> {
         let mut headers = Vec::new();
-        let are_few = written.headers.len() <= MAX_HEADERS;
+        let are_few = self.written.headers.len() <= MAX_HEADERS;
         self.require(are_few, "headers", format!("at most {MAX_HEADERS}"));
-        for (name, secret) in &written.headers {
-            let mut secret = secret.clone();
-            if let Err(problem) = secret.read(read) {
-                self.fault("headers", format!("{name}: {problem}"));
-                continue;
-            }
-            let Ok(parsed) = HeaderName::from_bytes(name.as_bytes()) else {
-                self.fault("headers", format!("{name:?} is not a header name"));
-                continue;
-            };
-            if OURS.contains(&parsed.as_str()) || parsed.as_str().starts_with("webhook-") {
-                self.fault("headers", format!("{name} is set by the dispatcher"));
-                continue;
-            }
-            let value = secret.expose();
-            match HeaderValue::from_str(value) {
-                Ok(mut value) if (1..=MAX_VALUE).contains(&value.len()) && value != "…" => {
-                    value.set_sensitive(true);
-                    headers.push((parsed, value));
-                }
-                _ => self.fault(
-                    "headers",
-                    format!("{name}: 1 to {MAX_VALUE} visible characters"),
-                ),
-            }
+        for (name, secret) in &self.written.headers {
+            let header = self.header(name, secret.clone());
+            headers.extend(self.accept(header.map_err(Fault::of("headers"))));
         }
         headers
     }
 
+    fn header(&self, name: &str, mut value: Secret) -> Result<(HeaderName, HeaderValue), String> {
+        let read = value.read(self.read);
+        read.map_err(|problem| format!("{name}: {problem}"))?;
+        let Ok(parsed) = HeaderName::from_bytes(name.as_bytes()) else {
+            return Err(format!("{name:?} is not a header name"));
+        };
+        if OURS.contains(&parsed.as_str()) || parsed.as_str().starts_with("webhook-") {
+            return Err(format!("{name} is set by the dispatcher"));
+        }
+        match HeaderValue::from_str(value.expose()) {
+            Ok(mut value) if (1..=MAX_VALUE).contains(&value.len()) && value != "…" => {
+                value.set_sensitive(true);
+                Ok((parsed, value))
+            }
+            _ => Err(format!("{name}: 1 to {MAX_VALUE} visible characters")),
+        }
+    }
+
     /// Validates the format after reading its secrets.
-    fn format(
-        &mut self,
-        url: Option<&Url>,
-        read: &impl Fn(&Path) -> std::io::Result<String>,
-    ) -> Format {
+    fn format(&mut self, url: Option<&Url>) -> Format {
         let mut format = self.written.format.clone();
-        let problems = match (format.read_secrets(read), url) {
+        let problems = match (format.read_secrets(self.read), url) {
             (Err(problems), _) => problems,
             (Ok(()), Some(url)) => format.faults(url),
             (Ok(()), None) => Vec::new(),
@@ -298,15 +300,12 @@ impl<'a> Check<'a> {
         allowed
     }
 
-    fn url(
-        &mut self,
-        allowed: &[IpNet],
-        read: &impl Fn(&Path) -> std::io::Result<String>,
-    ) -> Option<Url> {
+    fn url(&mut self, allowed: &[IpNet]) -> Option<Url> {
         let written = self.written;
         let text = Some(written.url.as_str()).filter(|url| !url.is_empty());
         let file = written.url_file.as_deref();
-        let given = self.accept(text_or_file(["url", "url_file"], text, file, read))?;
+        let given = text_or_file(["url", "url_file"], text, file, &self.read);
+        let given = self.accept(given)?;
         let given = given.as_ref().map(ExposeSecret::expose_secret);
         let url = Url::parse(given.or(written.format.address()).unwrap_or_default());
         let not_a_url = |error| Fault::new("url", format!("not a URL: {error}"));
@@ -330,14 +329,12 @@ impl<'a> Check<'a> {
         is_good.then_some(url)
     }
 
-    fn signer(
-        &mut self,
-        read: &impl Fn(&Path) -> std::io::Result<String>,
-    ) -> Option<Option<Signer>> {
+    fn signer(&mut self) -> Option<Option<Signer>> {
         let written = self.written;
         let text = written.secret.as_ref().map(ExposeSecret::expose_secret);
         let file = written.secret_file.as_deref();
-        let secret = self.accept(text_or_file(["secret", "secret_file"], text, file, read))?;
+        let secret = text_or_file(["secret", "secret_file"], text, file, &self.read);
+        let secret = self.accept(secret)?;
         let Some(secret) = secret else {
             let is_optional = written.format.signed() != Signed::Always;
             self.require(

@@ -4,7 +4,6 @@ use standard_webhooks::Signer;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::attempt::success::Codes;
 use event_filter::Filter;
 use ipnet::IpNet;
 use redactor::{Redactor, Values};
@@ -12,11 +11,10 @@ use reqwest::header::{HeaderName, HeaderValue};
 use serde_json::Value;
 use url::Url;
 
-use crate::attempt::circuit::{self, CircuitPolicy};
 use crate::attempt::gate::AdmissionRules;
-use crate::attempt::rate::Limit;
 use crate::attempt::retry::RetryPolicy;
 use event_message::format::Format;
+use event_message::success_codes::SuccessCodes;
 
 /// A validated endpoint.
 #[derive(Clone)]
@@ -52,49 +50,23 @@ pub struct Endpoint {
     /// Number and intervals of attempts.
     pub policy: RetryPolicy,
     /// Statuses that mean success.
-    pub success: Codes,
-    /// Consecutive failures that open the circuit. 0: never.
-    pub failure_threshold: u32,
-    /// Rate limit. `None`: unlimited.
-    pub limit: Option<Limit>,
+    pub success: SuccessCodes,
+    /// Whether a request may be sent now.
+    pub rules: AdmissionRules,
     /// Removes the endpoint's secrets from recorded or displayed text.
     pub redactor: Arc<Redactor>,
 }
 
 impl Endpoint {
-    /// Rules for admission. Probes use the retry intervals, capped at [`circuit::LONGEST`].
-    pub fn rules(&self) -> AdmissionRules {
-        let policy = self.policy;
-        AdmissionRules {
-            circuit: CircuitPolicy {
-                failure_threshold: self.failure_threshold,
-                initial_interval: policy.initial_interval,
-                multiplier: policy.multiplier,
-                max_interval: policy.max_interval.min(circuit::LONGEST),
-            },
-            limit: self.limit,
-            max_retry_after: policy.max_retry_after,
-        }
-    }
-
     /// True if another definition means the same, with the same secrets.
     pub fn is_same(&self, other: &Self) -> bool {
-        let signing = |one: &Self| -> Vec<String> {
-            let secrets = one.signer.iter().flat_map(Signer::secrets);
-            secrets.map(str::to_owned).collect()
-        };
-        let settings = |one: &Self| -> Vec<String> {
-            let secrets = one.format.secrets().into_iter();
-            secrets
-                .map(|(_, secret)| secret.expose().to_owned())
-                .collect()
-        };
+        let [ours, theirs] = [self, other].map(|one| one.signer.iter().flat_map(Signer::secrets));
         // Every other field is computed from the public definition and the dispatcher's own keys.
         self.public == other.public
             && self.url == other.url
             && self.headers == other.headers
-            && signing(self) == signing(other)
-            && settings(self) == settings(other)
+            && self.format == other.format
+            && ours.eq(theirs)
     }
 
     /// The definition without secrets.

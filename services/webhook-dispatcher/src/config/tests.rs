@@ -1,4 +1,6 @@
 use event_message::format::Format;
+use secrecy::ExposeSecret as _;
+use url::Host;
 
 use super::*;
 use crate::attempt::retry::RetryPolicy;
@@ -50,15 +52,13 @@ fn the_default_schedule_takes_about_three_days() {
     let config = Config::default();
     let policy = RetryPolicy {
         max_attempts: config.max_attempts,
-        initial_interval: config.retry.initial_interval,
-        multiplier: config.retry.multiplier,
-        max_interval: config.retry.max_interval,
+        intervals: config.retry,
         max_retry_after: config.max_retry_after,
         give_up_after: None,
     };
     // Full jitter waits half of each bound on average.
     let hours = (1..policy.max_attempts)
-        .map(|attempt| policy.bound(attempt).as_secs())
+        .map(|attempt| policy.intervals.bound(attempt).as_secs())
         .sum::<u64>()
         / 2
         / 3600;
@@ -246,13 +246,13 @@ fn an_endpoint_overrides_single_keys_of_a_table() {
     let policy = endpoint.policy;
     assert_eq!(
         (
-            policy.initial_interval,
-            policy.multiplier,
-            policy.max_interval
+            policy.intervals.initial_interval,
+            policy.intervals.multiplier,
+            policy.intervals.max_interval
         ),
         (Duration::from_secs(20), 2, Duration::from_secs(2 * 60 * 60))
     );
-    assert_eq!(endpoint.failure_threshold, 3);
+    assert_eq!(endpoint.rules.circuit.failure_threshold, 3);
 }
 
 #[test]
@@ -304,4 +304,87 @@ fn a_chat_without_types_gets_what_needs_somebody_and_one_with_types_what_they_sa
         let preempted = event_filter::sample::event(JobPreempted).into();
         assert!(filter.matches(JobPreempted, &preempted), "{more:?}");
     }
+}
+
+fn network(text: &str) -> Result<Network, Vec<String>> {
+    let file: toml::Table = toml::from_str(text).unwrap();
+    let config: Config = file.try_into().unwrap();
+    let read = |path: &Path| match path.to_str() {
+        Some("login") => Ok("mesh:s3:cret\n".to_owned()),
+        Some("nonsense") => Ok("nonsense".to_owned()),
+        _ => Err(std::io::ErrorKind::NotFound.into()),
+    };
+    config
+        .network(read, read)
+        .map_err(|faults| faults.iter().map(ToString::to_string).collect())
+}
+
+#[test]
+fn what_is_written_is_what_is_meant() {
+    let plain = network("").unwrap();
+    assert!(plain.authorities.is_empty() && plain.dns_servers.is_empty());
+    assert!(plain.proxy.is_none());
+    let network = network(
+        "dns_servers = [\"10.0.0.53\", \"[fd00::53]:5353\"]\n[proxy]\nurl = \"http://proxy.example.org:3128\"\n\
+         credentials_file = \"login\"\nno_proxy = [\"ci.example.org\"]",
+    )
+    .unwrap();
+    let servers: Vec<String> = network
+        .dns_servers
+        .iter()
+        .map(ToString::to_string)
+        .collect();
+    assert_eq!(servers, ["10.0.0.53:53", "[fd00::53]:5353"]);
+    let proxy = network.proxy.unwrap();
+    assert_eq!(proxy.to_string(), "proxy.example.org:3128");
+    let (user, password) = proxy.credentials.unwrap();
+    assert_eq!(
+        (user.as_str(), password.expose_secret()),
+        ("mesh", "s3:cret")
+    );
+    assert!(proxy.bypass.has(&Host::Domain("ci.example.org")));
+}
+
+#[test]
+fn every_fault_names_its_key_and_no_password() {
+    let faults = network(
+        "ca_file = \"nonsense\"\ndns_servers = [\"dns.example.org\"]\n[proxy]\nurl = \"http://mesh:s3cret@proxy.example.org:3128\"\n\
+         credentials_file = \"missing\"\nno_proxy = [\"a b\"]",
+    )
+    .err()
+    .unwrap();
+    let keys: Vec<&str> = faults
+        .iter()
+        .map(|fault| fault.split(": ").next().unwrap_or_default())
+        .collect();
+    assert_eq!(
+        keys,
+        [
+            "webhook-dispatcher.ca_file",
+            "webhook-dispatcher.dns_servers",
+            "webhook-dispatcher.proxy.no_proxy",
+            "webhook-dispatcher.proxy.credentials_file",
+            "webhook-dispatcher.proxy.url"
+        ]
+    );
+    assert!(!faults.concat().contains("s3cret"), "{faults:?}");
+    for url in [
+        "https://proxy:3128",
+        "socks5://proxy",
+        "proxy:3128",
+        "http://mesh:s3cret@:1",
+    ] {
+        let faults = network(&format!("[proxy]\nurl = \"{url}\"")).err().unwrap();
+        assert_eq!(
+            faults,
+            ["webhook-dispatcher.proxy.url: http://host:port is needed"]
+        );
+    }
+    let twice = "[proxy]\ncredentials = \"a:b\"\ncredentials_file = \"login\"";
+    assert!(network(twice).err().unwrap()[0].contains("given twice"));
+    let half = "[proxy]\ncredentials = \"s3cret\"";
+    assert_eq!(
+        network(half).err().unwrap(),
+        ["webhook-dispatcher.proxy.credentials: user:password is needed"]
+    );
 }

@@ -97,7 +97,7 @@ pub struct EndpointConfig {
     #[schema(minimum = 1)]
     pub max_attempts: Option<u32>,
     /// Waits between attempts.
-    #[serde(skip_serializing_if = "EndpointRetry::is_empty")]
+    #[serde(skip_serializing_if = "is_default")]
     pub retry: EndpointRetry,
     /// Maximum pause that the receiver may request by `Retry-After`, at most `7d`. Default: the dispatcher's
     /// `max_retry_after`.
@@ -118,7 +118,7 @@ pub struct EndpointConfig {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub success: Vec<String>,
     /// Circuit breaker: stops deliveries to a failing receiver, then sends single deliveries as probes.
-    #[serde(skip_serializing_if = "EndpointCircuitBreaker::is_empty")]
+    #[serde(skip_serializing_if = "is_default")]
     pub circuit_breaker: EndpointCircuitBreaker,
     /// Maximum requests per second, minute or hour: `10/s`, `30/m`, `100/h`. Default: no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -134,25 +134,20 @@ impl EndpointConfig {
     /// As in `mesh.toml`, without secrets.
     fn without_secrets(&self) -> Value {
         let mut shown = json!(self);
-        shown["name"] = self.name.as_str().into();
-        let url = match self.format.address_is_secret() && !self.url.is_empty() {
+        let url = match self.format.address_is_secret() {
             true => MASK.to_owned(),
             false => without_login(&self.url),
         };
-        let secret = self.secret.as_ref().map(|_| MASK);
-        let files = [
-            ("url_file", &self.url_file),
-            ("secret_file", &self.secret_file),
-        ];
-        let files = files.map(|(key, file)| (key, file.as_ref().map(|file| json!(file))));
-        let texts = [
+        for (key, value) in [
+            ("name", Some(json!(self.name))),
+            ("url", (!self.url.is_empty()).then(|| json!(url))),
+            ("secret", self.secret.as_ref().map(|_| json!(MASK))),
+            ("url_file", self.url_file.as_ref().map(|file| json!(file))),
             (
-                "url",
-                Some(url).filter(|url| !url.is_empty()).map(Value::from),
+                "secret_file",
+                self.secret_file.as_ref().map(|file| json!(file)),
             ),
-            ("secret", secret.map(Value::from)),
-        ];
-        for (key, value) in texts.into_iter().chain(files) {
+        ] {
             if let Some(value) = value {
                 shown[key] = value;
             }
@@ -196,12 +191,6 @@ pub struct EndpointRetry {
     pub max_interval: Option<Duration>,
 }
 
-impl EndpointRetry {
-    fn is_empty(&self) -> bool {
-        *self == Self::default()
-    }
-}
-
 /// When the circuit breaker of a webhook opens.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, PartialEq, Eq, ToSchema)]
 #[schema(as = WebhookCircuitBreaker)]
@@ -213,10 +202,8 @@ pub struct EndpointCircuitBreaker {
     pub failure_threshold: Option<u32>,
 }
 
-impl EndpointCircuitBreaker {
-    fn is_empty(&self) -> bool {
-        *self == Self::default()
-    }
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 /// How the tasks of arrays are reported.

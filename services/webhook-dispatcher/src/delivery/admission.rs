@@ -9,12 +9,13 @@
 //! when the endpoint is changed or resumed.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
+use tokio::time::Instant;
 
 use crate::attempt::circuit::CircuitPermit;
 use crate::attempt::gate::{AdmissionRules, Closed, Gate, STORED_GATE_KEY, State, StoredGate};
@@ -54,9 +55,12 @@ impl Admission {
         }
     }
 
+    fn lock(&self) -> MutexGuard<'_, Option<Gate>> {
+        self.gate.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn with<T>(&self, act: impl FnOnce(&mut Gate) -> T) -> T {
-        let mut gate = self.gate.lock().unwrap_or_else(PoisonError::into_inner);
-        act(gate.get_or_insert_default())
+        act(self.lock().get_or_insert_default())
     }
 
     /// Sets whether due deliveries wait for the rate limit.
@@ -82,7 +86,7 @@ impl Admission {
     /// # Errors
     /// The reason, if there are none.
     pub fn available(&self, now: DateTime<Utc>) -> Result<usize, Closed> {
-        self.with(|gate| gate.available(&self.rules, now))
+        self.with(|gate| gate.available(&self.rules, now, Instant::now()))
     }
 }
 
@@ -99,32 +103,25 @@ impl EndpointWorker {
     /// If the database read fails.
     pub async fn read_gate(&self) -> Result<(), Error> {
         let admission = &self.admission;
-        let unread = || {
-            let gate = admission.gate.lock();
-            gate.unwrap_or_else(PoisonError::into_inner).is_none()
-        };
-        if !unread() {
+        if admission.lock().is_some() {
             return Ok(());
         }
-        let stored = self.provider_state(STORED_GATE_KEY).await?;
+        let stored = self.rows().provider_state(STORED_GATE_KEY).await?;
         let state = StoredGate::read(stored.as_ref(), admission.revision);
         metrics::circuit(&self.endpoint.name, state.open.is_some());
-        let mut gate = admission.gate.lock();
-        let gate = gate.as_mut().map_err(|poisoned| poisoned.get_mut());
-        let (Ok(gate) | Err(gate)) = gate;
-        gate.get_or_insert_with(|| Gate::new(state));
+        admission.lock().get_or_insert_with(|| Gate::new(state));
         Ok(())
     }
 
     /// Counts a test request against the rate limit. The circuit breaker is not consulted, as a test is meant to find
-    /// out whether the receiver works. Returns the earliest time for the test if the limit is exhausted.
+    /// out whether the receiver works. Returns how long the limit is exhausted, if it is.
     ///
     /// # Errors
     /// If the database read fails.
-    pub async fn charge(&self, now: DateTime<Utc>) -> Result<Result<(), DateTime<Utc>>, Error> {
+    pub async fn charge(&self) -> Result<Result<(), Duration>, Error> {
         self.read_gate().await?;
-        let rules = &self.admission.rules;
-        Ok(self.admission.with(|gate| gate.charge(rules, now)))
+        let (admission, now) = (&self.admission, Instant::now());
+        Ok(admission.with(|gate| gate.charge(&admission.rules, now)))
     }
 
     /// Waits until the rate limit admits a new event.
@@ -135,12 +132,11 @@ impl EndpointWorker {
         let admission = &self.admission;
         loop {
             let changed = admission.changed();
-            let now = clock::now();
-            let wait = match admission.available(now) {
+            let wait = match admission.available(clock::now()) {
                 Ok(_) if !admission.has_due.load(Ordering::Acquire) => return Ok(()),
                 // The loop for due deliveries takes what there is.
                 Ok(_) => MAX_WAIT,
-                Err(Closed::Limited(until)) => (until - now).to_std().unwrap_or_default(),
+                Err(Closed::Limited(wait)) => wait,
                 Err(Closed::Until(_) | Closed::Probing) => return Err(self.not_admitted()),
             };
             tokio::select! {
@@ -160,7 +156,7 @@ impl EndpointWorker {
         let rules = &self.admission.rules;
         let permit = self
             .admission
-            .with(|gate| gate.try_acquire(rules, clock::now()))?;
+            .with(|gate| gate.try_acquire(rules, clock::now(), Instant::now()))?;
         if rules.limit.is_some() {
             // The loop for due deliveries recomputes the time of the next attempt.
             self.wake();

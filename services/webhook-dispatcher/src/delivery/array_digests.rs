@@ -184,7 +184,8 @@ impl EndpointWorker {
         let updates = digests
             .iter()
             .map(|(key, digest)| (key.clone(), state(digest)));
-        self.store_provider_state(updates.collect()).await
+        let updates = updates.collect();
+        self.rows().store_provider_state(updates, now).await
     }
 
     async fn live<'a>(
@@ -194,11 +195,7 @@ impl EndpointWorker {
         let live = match arrays.take() {
             Some(live) => live,
             None => {
-                let stored = self
-                    .shared
-                    .store
-                    .provider_state_below(&self.endpoint.name, "digest")
-                    .await?;
+                let stored = self.rows().provider_states_below("digest").await?;
                 stored
                     .into_iter()
                     // An unreadable digest was written by another version: the array starts a new one.
@@ -211,7 +208,7 @@ impl EndpointWorker {
     }
 
     async fn stored(&self, key: &str) -> Result<Option<Digest>, Error> {
-        let stored = self.provider_state(key).await?;
+        let stored = self.rows().provider_state(key).await?;
         Ok(stored.and_then(|state| serde_json::from_str(&state).ok()))
     }
 }

@@ -113,7 +113,7 @@ impl EndpointWorker {
     pub(crate) async fn read_failing(&self) -> Result<(), Error> {
         let mut failing = self.failing.lock().await;
         if failing.is_none() {
-            let stored = self.provider_state(KEY).await?;
+            let stored = self.rows().provider_state(KEY).await?;
             *failing = Some(stored.and_then(|text| FailureStreak::read(&text)));
         }
         Ok(())
@@ -174,8 +174,8 @@ impl EndpointWorker {
     async fn try_auto_disable(&self, auto_disable: &AutoDisable) -> Result<(), Error> {
         let (store, name, now) = (&self.shared.store, &self.endpoint.name, clock::now());
         // A resumed endpoint starts without a streak.
-        self.store_provider_state(vec![(KEY.to_owned(), None)])
-            .await?;
+        let no_streak = vec![(KEY.to_owned(), None)];
+        self.rows().store_provider_state(no_streak, now).await?;
         let Some(stored) = store.endpoint(name).await? else {
             return Ok(());
         };
@@ -187,7 +187,7 @@ impl EndpointWorker {
             return Ok(());
         }
         let notices = notices(&stored, what, reason, &store.endpoints().await?, now);
-        let disabled = store.auto_disable(name, *activity, reason, now, act, notices);
+        let disabled = store.set_activity(name, *activity, reason, now, Some(act), &notices);
         if disabled.await? {
             tracing::warn!(endpoint = name, reason, "endpoint {what} automatically");
             self.shared.outcomes.notify_one();

@@ -34,7 +34,7 @@ impl EndpointWorker {
             if !events.is_empty() || queue.has_returned() {
                 return events;
             }
-            if queue.is_attached() {
+            if queue.lock().attached {
                 if !queue.has_taken() {
                     return events;
                 }
@@ -61,9 +61,10 @@ impl EndpointWorker {
         }
         let replayed = self.shared.replayed();
         match replayed.get(&self.endpoint.name) {
-            Some(last) if *last > queue.read_to() => Join::Behind(*last),
+            Some(last) if *last > queue.lock().read_to() => Join::Behind(*last),
             _ => {
-                queue.attach();
+                // The end of what was replayed to the endpoint is reached.
+                queue.lock().attached = true;
                 Join::Supplied
             }
         }
@@ -89,8 +90,7 @@ impl EndpointWorker {
             let now = clock::now();
             let wait = match self.admission.available(now) {
                 Err(Closed::Limited(_)) => break,
-                Err(Closed::Until(until)) => (until - now).to_std().unwrap_or_default(),
-                Err(Closed::Probing) => POLL_INTERVAL,
+                Err(closed) => closed.wait(now),
                 Ok(_) if !self.admission.is_suspended() => break,
                 Ok(_) if self.is_nothing_due(now).await? => break,
                 Ok(_) => RETRY_INTERVAL,
@@ -108,8 +108,7 @@ impl EndpointWorker {
     }
 
     async fn is_nothing_due(&self, now: DateTime<Utc>) -> Result<bool, Error> {
-        let due = self.shared.store.due(&self.endpoint.name, now, 1).await?;
-        Ok(due.is_empty())
+        Ok(self.rows().due(now, 1).await?.is_empty())
     }
 
     /// Detaches the endpoint, and drops what is not settled. It is read again.
@@ -158,23 +157,23 @@ impl EndpointWorker {
         let permit = shared.reader.catch_ups.acquire().await;
         let subjects = if stream == SLURM_EVENTS {
             let first = shared.bus.stream_state(stream).await?.first_sequence;
-            let next = queue.read_to() + 1;
+            let next = queue.lock().read_to() + 1;
             if next < first {
                 self.report_gap(next, first - 1).await?;
-                queue.advance(first - 1);
+                queue.lock().advance(first - 1);
             }
             queue.subscription.subjects()
         } else {
             vec![subject::replays_for(&self.endpoint.name)]
         };
-        let next = queue.read_to() + 1;
+        let next = queue.lock().read_to() + 1;
         let page = shared
             .bus
             .stored_page(stream, &subjects, next, position, PAGE_SIZE);
         let page = page.await?;
         drop(permit);
         let Some(last) = page.last() else {
-            queue.advance(position);
+            queue.lock().advance(position);
             return Ok(());
         };
         let mut events = StreamEvent::read_all(&page, &shared.event_cache, &shared.bus).await?;

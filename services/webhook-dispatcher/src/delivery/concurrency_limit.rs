@@ -16,10 +16,7 @@ pub struct ConcurrencyLimit {
 }
 
 /// Permission to have a request in flight.
-pub struct Permit<'a> {
-    _own: SemaphorePermit<'a>,
-    _common: SemaphorePermit<'a>,
-}
+pub type Permit<'a> = [SemaphorePermit<'a>; 2];
 
 impl ConcurrencyLimit {
     /// A limit for one endpoint, within a shared total.
@@ -42,10 +39,7 @@ impl ConcurrencyLimit {
             place = self.sure.acquire() => place,
             place = self.common.acquire() => place,
         };
-        Permit {
-            _own: own.expect("the semaphore is never closed"),
-            _common: common.expect("the semaphore is never closed"),
-        }
+        [own, common].map(|permit| permit.expect("the semaphore is never closed"))
     }
 }
 

@@ -60,11 +60,10 @@ impl EndpointWorker {
 
     /// Makes deliveries due that were scheduled by a clock ahead of this one.
     async fn replan(&self, now: DateTime<Utc>) -> Result<(), Error> {
-        let (store, name) = (&self.shared.store, &self.endpoint.name);
-        let replanned = store.replan(self.lease.epoch, name, now).await?;
+        let replanned = self.rows().replan(now).await?;
         if replanned > 0 {
             tracing::warn!(
-                endpoint = name,
+                endpoint = self.endpoint.name,
                 deliveries = replanned,
                 "deliveries scheduled by a clock that was ahead, due now"
             );
@@ -78,7 +77,7 @@ impl EndpointWorker {
         tasks: &mut JoinSet<String>,
         under_way: &mut HashSet<String>,
     ) -> Result<Duration, Error> {
-        let (store, name) = (&self.shared.store, &self.endpoint.name);
+        let rows = self.rows();
         if self.may_send().is_err() {
             // A wake-up follows when the database is writable again. An expired lease may still be renewed.
             return Ok(RETRY_INTERVAL);
@@ -93,25 +92,18 @@ impl EndpointWorker {
         let mut pause = self.report_missed(now).await?;
         pause = pause.min(self.tick_digests(now).await?);
         self.read_gate().await?;
-        let available = match self.admission.available(now) {
-            Ok(available) => available.min(self.endpoint.concurrency),
-            Err(Closed::Limited(until)) => {
-                let due = store.due(name, now, under_way.len() + 1).await?;
-                let has_due = due.iter().any(|id| !under_way.contains(id));
-                self.admission.set_has_due(has_due);
-                let wait = (until - now).to_std().unwrap_or_default();
-                return Ok(pause.min(POLL_INTERVAL).min(wait));
-            }
-            Err(Closed::Until(until)) => {
-                let wait = (until - now).to_std().unwrap_or_default();
-                return Ok(pause.min(POLL_INTERVAL).min(wait));
-            }
-            // The end of the probe wakes this loop.
-            Err(Closed::Probing) => return Ok(pause.min(POLL_INTERVAL)),
+        let (available, wait) = match self.admission.available(now) {
+            Ok(available) => (available.min(self.endpoint.concurrency), Duration::ZERO),
+            Err(Closed::Limited(wait)) => (0, wait),
+            // The end of a probe wakes this loop.
+            Err(closed) => return Ok(pause.min(POLL_INTERVAL).min(closed.wait(now))),
         };
-        let due = store.due(name, now, available + under_way.len()).await?;
+        let due = rows.due(now, available.max(1) + under_way.len()).await?;
         let has_due = due.iter().any(|id| !under_way.contains(id));
         self.admission.set_has_due(has_due);
+        if available == 0 {
+            return Ok(pause.min(POLL_INTERVAL).min(wait));
+        }
         if !due.is_empty() {
             pause = pause.min(POLL_INTERVAL);
         }
@@ -143,7 +135,7 @@ impl EndpointWorker {
                 });
             }
         }
-        if let Some(next) = store.next_due(name, now).await? {
+        if let Some(next) = rows.next_due(now).await? {
             let wait = (next - now).to_std().unwrap_or_default();
             pause = pause.min(POLL_INTERVAL).min(wait);
         }
@@ -189,7 +181,7 @@ impl EndpointWorker {
 
     /// Queues "N events while away" once no more are missed. Returns the time to wait.
     async fn report_missed(&self, now: DateTime<Utc>) -> Result<Duration, Error> {
-        let Some((first, last)) = self.shared.store.missed(&self.endpoint.name).await? else {
+        let Some((first, last)) = self.rows().missed().await? else {
             return Ok(NOTHING_WAITS);
         };
         let due = last + IDLE_INTERVAL;

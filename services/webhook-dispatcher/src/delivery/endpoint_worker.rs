@@ -16,6 +16,7 @@ use crate::attempt::signal::AttemptSignal;
 use crate::delivery::post::DeliveryContent;
 use crate::delivery::{EndpointWorker, post, spending};
 use crate::error::Error;
+use crate::store::endpoint_rows::EndpointRows;
 use crate::store::{Attempt, Delivery, State};
 use crate::stream::queue::EventQueue;
 use crate::{clock, metrics};
@@ -158,7 +159,7 @@ impl EndpointWorker {
             let (shared, format) = (&self.shared, &self.endpoint.format);
             Box::pin(spending::attach(&mut sent, &shared.bus, &shared.spending_wait, format, attempt)).await;
             let keys = self.endpoint.format.keys(&sent.content());
-            let provider_state = self.shared.store.provider_state(&self.endpoint.name, keys).await?;
+            let provider_state = self.rows().provider_states(keys).await?;
             let at = clock::now();
             let sending = post::send_content(&self.shared.http, &self.endpoint, &sent, &provider_state, trace::traceparent());
             let attempted = tokio::select! {
@@ -175,7 +176,7 @@ impl EndpointWorker {
             delivery.next_at = None;
             Span::current().record("status", attempted.status);
             let outcome = &attempted.verdict.outcome;
-            let max_retry_after = self.endpoint.rules().max_retry_after;
+            let max_retry_after = self.endpoint.rules.max_retry_after;
             let signal = AttemptSignal::of(outcome, attempted.cause, attempted.status, max_retry_after, now);
             let next = next_attempt(&self.endpoint.policy, attempt, delivery.began_at, outcome, now, rand::random());
             // Keep the key of a notice across retries, so that it is still dropped if the wait ends.
@@ -252,23 +253,13 @@ impl EndpointWorker {
         Ok(())
     }
 
-    /// Stored state of the endpoint under a key.
-    pub(super) async fn provider_state(&self, key: &str) -> Result<Option<String>, Error> {
-        let store = &self.shared.store;
-        let keys = vec![key.to_owned()];
-        let mut state = store.provider_state(&self.endpoint.name, keys).await?;
-        Ok(state.remove(key))
-    }
-
-    /// Updates stored state of the endpoint. `None` removes a key.
-    pub(super) async fn store_provider_state(
-        &self,
-        updates: Vec<(String, Option<String>)>,
-    ) -> Result<(), Error> {
-        let (store, name) = (&self.shared.store, &self.endpoint.name);
-        store
-            .store_provider_state(self.lease.epoch, name, updates, clock::now())
-            .await
+    /// The endpoint's rows in the database.
+    pub(crate) fn rows(&self) -> EndpointRows<'_> {
+        EndpointRows {
+            store: &self.shared.store,
+            endpoint: &self.endpoint.name,
+            epoch: self.lease.epoch,
+        }
     }
 
     /// Stores the position of an endpoint that stops.
@@ -285,21 +276,5 @@ impl EndpointWorker {
     /// Takes a cost that arrived before its message.
     pub fn taken_cost(&self, pair: &str) -> Option<Bytes> {
         self.shared.costs.take(&self.endpoint.name, pair)
-    }
-
-    /// Adds a cost to the message that waits for it, or to the notice with the key `notice`. Returns true if there was one.
-    ///
-    /// # Errors
-    /// If the database write fails.
-    pub async fn join_cost(
-        &self,
-        pair: String,
-        notice: Option<String>,
-        cost: Vec<u8>,
-    ) -> Result<bool, Error> {
-        let (store, name) = (&self.shared.store, &self.endpoint.name);
-        store
-            .join_cost(self.lease.epoch, name, (pair, notice), cost, clock::now())
-            .await
     }
 }

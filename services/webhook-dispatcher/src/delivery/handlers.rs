@@ -140,43 +140,44 @@ impl EndpointWorker {
         let Some(_under_way) = self.begin(&id) else {
             return Ok(false);
         };
-        match event.replay {
-            Some(_) => self.deliver_replayed(queue, event, id).await?,
-            None => self.deliver_event(queue, event).await?,
-        }
+        self.deliver_event(queue, event, id).await?;
         Ok(true)
     }
 
+    /// Delivers an event, stored under this id. For a replayed one the endpoint's filter applies, its maximum event age
+    /// does not.
     async fn deliver_event(
         &self,
         queue: &Arc<EventQueue>,
         read: &StreamEvent,
+        id: String,
     ) -> Result<(), Error> {
-        let (kind, event) = (read.kind, &*read.event);
+        let (kind, event, format) = (read.kind, &*read.event, &self.endpoint.format);
+        let is_replayed = read.replay.is_some();
         if self.companions.contains(kind) {
-            self.join(kind, event, &read.body).await?;
-            if self.endpoint.format.is_chat() {
+            if !is_replayed {
+                self.join(kind, event, &read.body).await?;
+            }
+            if format.is_chat() {
                 return Ok(());
             }
         }
-        if !self.endpoint.filter.matches(kind, event)
-            || self
-                .shared
-                .store
-                .knows(&self.endpoint.name, &event.id)
-                .await?
-        {
+        let (store, name) = (&self.shared.store, &self.endpoint.name);
+        if !self.endpoint.filter.matches(kind, event) || store.knows(name, &id).await? {
             return Ok(());
         }
         let now = clock::now();
-        let mut delivery = Delivery::of(queue, event.id.clone(), read, now);
-        if self.is_too_old(event, now) {
+        let mut delivery = Delivery::of(queue, id, read, now);
+        if !is_replayed && self.is_too_old(event, now) {
             delivery.state = State::Expired;
             return self.store(delivery).await;
         }
-        if !self.endpoint.format.takes(kind, event) {
+        if !format.takes(kind, event) {
             tracing::debug!(event.id = event.id, "event type is not sent in this format");
             return Ok(());
+        }
+        if is_replayed {
+            return self.deliver(delivery, None).await;
         }
         if let Some(notice) = self.notice(event) {
             return self.park_notice(delivery, notice).await;
@@ -191,26 +192,6 @@ impl EndpointWorker {
         self.deliver(delivery, observed).await
     }
 
-    /// Delivers a replayed event, stored under this id. The endpoint's filter applies, its maximum event age does not.
-    async fn deliver_replayed(
-        &self,
-        queue: &Arc<EventQueue>,
-        read: &StreamEvent,
-        id: String,
-    ) -> Result<(), Error> {
-        let (endpoint, kind, event) = (&self.endpoint, read.kind, &read.event);
-        let completes = endpoint.format.is_chat() && self.companions.contains(kind);
-        let sent_alone = !completes && endpoint.format.takes(kind, event);
-        if !sent_alone || !endpoint.filter.matches(kind, event) {
-            return Ok(());
-        }
-        if self.shared.store.knows(&endpoint.name, &id).await? {
-            return Ok(());
-        }
-        let delivery = Delivery::of(queue, id, read, clock::now());
-        self.deliver(delivery, None).await
-    }
-
     /// The key of the cost that the message about an event shows.
     pub(super) fn awaited_cost(&self, event: &Event) -> Option<String> {
         if !self.endpoint.format.shows_costs() || self.shared.cost_join_timeout.is_zero() {
@@ -221,12 +202,15 @@ impl EndpointWorker {
 
     /// Stores a message until its cost arrives.
     async fn park(&self, mut delivery: Delivery, pair: String) -> Result<(), Error> {
-        delivery.next_at = Some(delivery.created_at + self.shared.cost_wait());
+        delivery.next_at = Some(delivery.created_at + self.shared.cost_join_timeout);
         delivery.pair = Some(pair.clone());
         self.store(delivery).await?;
         // The cost may have arrived in the meantime.
         if let Some(cost) = self.taken_cost(&pair)
-            && self.join_cost(pair, None, cost.to_vec()).await?
+            && self
+                .rows()
+                .join_cost(&pair, None, &cost, clock::now())
+                .await?
         {
             self.wake();
         }
@@ -245,7 +229,8 @@ impl EndpointWorker {
         let (costs, name) = (&self.shared.costs, &self.endpoint.name);
         costs.put(name, pair.clone(), cost.clone());
         let notice = cancellation::key_of_cost(kind, event);
-        if self.join_cost(pair.clone(), notice, cost.to_vec()).await? {
+        let joined = self.rows().join_cost(&pair, notice, cost, clock::now());
+        if joined.await? {
             costs.take(name, &pair);
             self.wake();
         }

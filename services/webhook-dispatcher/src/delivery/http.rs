@@ -7,12 +7,11 @@ use std::time::Instant;
 use bytes::Bytes;
 use chrono::Utc;
 use event_message::format::{Method, Request, Response as Answer};
-use guarded_http::{Client, FailureKind, Network};
+use guarded_http::{Client, Failure, FailureKind, Network};
 use redactor::{Redactor, Values};
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use secrecy::ExposeSecret as _;
 
-use crate::attempt::cause::Cause;
 use crate::config::Endpoint;
 use crate::error::Error;
 use crate::stream::SERVICE;
@@ -27,30 +26,6 @@ pub struct Attributes<'a> {
     pub traceparent: Option<&'a str>,
     /// When the response must be complete.
     pub deadline: Instant,
-}
-
-/// Why there was no response.
-#[derive(Debug)]
-pub struct Failure {
-    /// Category of the failure.
-    pub cause: Cause,
-    /// The problem and the remedy.
-    pub error: String,
-}
-
-impl From<guarded_http::Failure> for Failure {
-    fn from(failure: guarded_http::Failure) -> Self {
-        let cause = match failure.kind {
-            FailureKind::Address => Cause::Address,
-            FailureKind::Tls => Cause::Tls,
-            FailureKind::Unreachable => Cause::Unreachable,
-            FailureKind::Timeout => Cause::Timeout,
-            FailureKind::Proxy => Cause::Proxy,
-            FailureKind::Internal => Cause::Internal,
-        };
-        let error = failure.error;
-        Self { cause, error }
-    }
 }
 
 /// The HTTP client of all endpoints. Cheap to clone.
@@ -88,10 +63,8 @@ impl Http {
         request: Request,
         attributes: &Attributes<'_>,
     ) -> Result<Answer, Failure> {
-        let headers = headers(endpoint, &request, attributes).map_err(|error| Failure {
-            cause: Cause::Internal,
-            error,
-        })?;
+        let headers = headers(endpoint, &request, attributes);
+        let headers = headers.map_err(|error| Failure::new(FailureKind::Internal, error))?;
         let (method, body) = match request.method {
             Method::Get => (reqwest::Method::GET, None),
             Method::Post => (reqwest::Method::POST, Some(request.body)),

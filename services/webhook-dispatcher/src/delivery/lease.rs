@@ -3,28 +3,15 @@
 //! The database enforces leases by their epochs on every write. A request, however, cannot be undone. So nothing is
 //! sent unless this process sent a heartbeat recently: a process that was suspended notices before its next request.
 
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::error::Error;
 
-/// Time until which this process may use its leases. Cheap to clone.
-#[derive(Clone, Debug, Default)]
-pub struct LeaseValidity(Arc<Mutex<Option<Instant>>>);
-
-impl LeaseValidity {
-    /// Sets the end of validity. `None` if no other process can take the leases.
-    pub fn set(&self, until: Option<Instant>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = until;
-    }
-
-    fn holds(&self) -> bool {
-        let until = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        until.is_none_or(|until| Instant::now() < until)
-    }
-}
+/// Time until which this process may use its leases. `None` if no other process can take them.
+pub type LeaseValidity = watch::Receiver<Option<Instant>>;
 
 /// A lease held by this process.
 #[derive(Clone, Debug)]
@@ -54,7 +41,9 @@ impl Lease {
     /// # Errors
     /// If it was released, or another dispatcher holds it or may hold it by now.
     pub fn check(&self) -> Result<(), Error> {
-        if self.validity.holds() && !self.lost.is_cancelled() {
+        let until = *self.validity.borrow();
+        let is_valid = until.is_none_or(|until| Instant::now() < until);
+        if is_valid && !self.lost.is_cancelled() {
             Ok(())
         } else {
             Err(Error::NotOurs(self.endpoint.clone()))

@@ -82,7 +82,9 @@ impl EndpointWorker {
         }
         for key in news().filter_map(|read| pending::released(read.kind, &read.event)) {
             if let Some(left) = self.sent_topics(&key).await?.released() {
-                self.store_provider_state(vec![(key, left)]).await?;
+                let updates = vec![(key, left)];
+                let rows = self.rows();
+                rows.store_provider_state(updates, clock::now()).await?;
             }
         }
         if let Some(last) = news().map(|read| read.stored).max() {
@@ -118,31 +120,28 @@ impl EndpointWorker {
         let pair = self.awaited_cost(&event);
         let pair = pair.filter(|_| delivery.cost.is_none());
         let due = match pair {
-            Some(_) => now + self.shared.cost_wait(),
+            Some(_) => now + self.shared.cost_join_timeout,
             None => now,
         };
-        let (epoch, key) = (self.lease.epoch, canceller.key());
-        let next = (due, pair.clone());
-        let is_changed = store.complete_notice(epoch, name, &key, &body, next);
+        let (rows, key) = (self.rows(), canceller.key());
+        let is_changed = rows.complete_notice(&key, &body, due, pair.as_deref());
         if !is_changed.await? {
             return Ok(());
         }
         if let Some(pair) = pair
             && let Some(cost) = self.taken_cost(&pair)
         {
-            self.join_cost(pair, None, cost.to_vec()).await?;
+            rows.join_cost(&pair, None, &cost, clock::now()).await?;
         }
         self.wake();
         Ok(())
     }
 
     async fn drop_notices(&self, keys: Vec<String>, reason: &'static str) -> Result<(), Error> {
-        let (store, name) = (&self.shared.store, &self.endpoint.name);
-        let dropped = store
-            .drop_waiting(self.lease.epoch, name, keys, reason, clock::now())
-            .await?;
+        let endpoint = &self.endpoint.name;
+        let dropped = self.rows().drop_waiting(keys, reason, clock::now()).await?;
         if dropped > 0 {
-            tracing::debug!(endpoint = name, dropped, reason, "pending notices dropped");
+            tracing::debug!(endpoint, dropped, reason, "pending notices dropped");
             self.shared.outcomes.notify_one();
         }
         Ok(())
@@ -182,8 +181,9 @@ impl EndpointWorker {
         if let Some(pair) = self.awaited_cost(&event)
             && let Some(cost) = self.taken_cost(&pair)
         {
-            self.join_cost(pair, Some(notice.key.clone()), cost.to_vec())
-                .await?;
+            let key = Some(notice.key.clone());
+            let joined = self.rows().join_cost(&pair, key, &cost, clock::now());
+            joined.await?;
         }
         let Some(news) = self.taken_cost(&notice.key) else {
             return Ok(());
@@ -200,7 +200,7 @@ impl EndpointWorker {
 
     /// Topics that were already sent for a run.
     async fn sent_topics(&self, key: &str) -> Result<PublishedTopics, Error> {
-        let stored = self.provider_state(key).await?;
+        let stored = self.rows().provider_state(key).await?;
         Ok(PublishedTopics::read(stored.as_ref()))
     }
 

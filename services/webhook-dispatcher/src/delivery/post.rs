@@ -15,7 +15,7 @@ use mesh_events::proto::mesh::event::v1::event::Payload;
 use crate::attempt::cause::Cause;
 use crate::clock;
 use crate::config::Endpoint;
-use crate::delivery::http::{Attributes, Failure, Http};
+use crate::delivery::http::{Attributes, Http};
 use crate::error::Error;
 use crate::store::Delivery;
 use event_message::Message;
@@ -49,10 +49,8 @@ pub enum DeliveryContent {
         /// What its owner has spent this month, for messages to them.
         spending: Option<Box<Spending>>,
     },
-    /// A generated message and its id.
-    Message(String, Message),
-    /// An array digest: id, message, summary and topic key.
-    Array(String, Message, Box<Summary>, String),
+    /// A generated message with its id. For an array digest also the summary and the key of its topic.
+    Message(String, Message, Option<Box<(Summary, String)>>),
 }
 
 impl DeliveryContent {
@@ -87,28 +85,27 @@ impl DeliveryContent {
         if names::is_digest(&delivery.event_id)
             && let Ok(summary) = serde_json::from_slice::<Summary>(&delivery.body)
         {
-            let (id, topic) = (delivery.event_id.clone(), summary.topic());
-            return Ok(Self::Array(id, summary.message(), Box::new(summary), topic));
+            let (message, topic) = (summary.message(), summary.topic());
+            let array = Some(Box::new((summary, topic)));
+            return Ok(Self::Message(delivery.event_id.clone(), message, array));
         }
-        if names::is_notice(&delivery.event_id)
-            && let Ok(notice) = serde_json::from_slice(&delivery.body)
-        {
-            let message = Message::halted(&notice);
-            return Ok(Self::Message(delivery.event_id.clone(), message));
-        }
-        // A generated message: the body is the number of events the chat missed.
-        let count = String::from_utf8_lossy(&delivery.body).parse().unwrap_or(1);
-        Ok(Self::Message(
-            delivery.event_id.clone(),
-            Message::away(count, cluster),
-        ))
+        let notice = names::is_notice(&delivery.event_id)
+            .then(|| serde_json::from_slice(&delivery.body).ok())
+            .flatten();
+        // Otherwise the body is the number of events the chat missed.
+        let away = || {
+            let count = String::from_utf8_lossy(&delivery.body).parse().unwrap_or(1);
+            Message::away(count, cluster)
+        };
+        let message = notice.as_ref().map_or_else(away, Message::halted);
+        Ok(Self::Message(delivery.event_id.clone(), message, None))
     }
 
     /// Content of a test delivery: a greeting for chats, a sample event for pipelines.
     pub fn test(endpoint: &Endpoint, sample: &Event) -> Self {
         if endpoint.format.greets() {
             let message = Message::test(&endpoint.name, &sample.cluster);
-            Self::Message(sample.id.clone(), message)
+            Self::Message(sample.id.clone(), message, None)
         } else {
             Self::event(Arc::new(sample.clone().into()), None)
         }
@@ -129,16 +126,11 @@ impl DeliveryContent {
                 spending: spending.as_deref(),
                 now: clock::now(),
             },
-            Self::Message(id, message) => Content::Message {
+            Self::Message(id, message, array) => Content::Message {
                 id,
                 message,
-                topic: None,
-            },
-            Self::Array(id, message, summary, topic) => Content::Message {
-                id,
-                message,
-                topic: Some(Topic {
-                    key: topic,
+                topic: array.as_deref().map(|(summary, key)| Topic {
+                    key,
                     number: summary.number.into(),
                     email: summary.email.as_deref(),
                 }),
@@ -191,11 +183,11 @@ pub async fn send_content(
                     snippet = response.snippet();
                     step = exchange.answered(&response);
                 }
-                Err(Failure { cause, error }) => {
+                Err(failure) => {
                     status = 0;
                     snippet.clear();
-                    unanswered = Some(cause);
-                    break failed(Outcome::Retry { after: None }, error);
+                    unanswered = Some(failure.kind.into());
+                    break failed(Outcome::Retry { after: None }, failure.error);
                 }
             },
         }

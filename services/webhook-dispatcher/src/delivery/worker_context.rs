@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
-use chrono::TimeDelta;
 use mesh_bus::Bus;
 use tokio::sync::{Notify, Semaphore, watch};
 
@@ -50,11 +49,6 @@ pub struct WorkerContext {
 }
 
 impl WorkerContext {
-    /// [`Self::cost_join_timeout`], to add to a time.
-    pub fn cost_wait(&self) -> TimeDelta {
-        TimeDelta::from_std(self.cost_join_timeout).unwrap_or_default()
-    }
-
     /// Endpoints that have, or had, events of replays, with the sequence of the last one.
     pub fn replayed(&self) -> MutexGuard<'_, BTreeMap<String, u64>> {
         self.replayed.lock().unwrap_or_else(PoisonError::into_inner)

@@ -24,31 +24,15 @@ pub struct ActiveEndpoint {
     pub revision: i64,
     /// `None` if the endpoint is being removed or cannot be loaded.
     pub worker: Option<Arc<EndpointWorker>>,
-    stop: CancellationToken,
+    /// Cancelled when the endpoint has to stop.
+    pub stop: CancellationToken,
     /// Ends when the endpoint has stopped or is removed. `None` while a worker runs on demand.
-    ending: Option<JoinHandle<()>>,
-    wake: Arc<Notify>,
+    pub ending: Option<JoinHandle<()>>,
+    /// Wakes the pool at its end.
+    pub wake: Arc<Notify>,
 }
 
 impl ActiveEndpoint {
-    /// An endpoint with this worker, if it can be loaded. Its end wakes the pool.
-    pub fn new(
-        lease: Lease,
-        revision: i64,
-        worker: Option<Arc<EndpointWorker>>,
-        stop: CancellationToken,
-        wake: Arc<Notify>,
-    ) -> Self {
-        Self {
-            lease,
-            revision,
-            worker,
-            stop,
-            ending: None,
-            wake,
-        }
-    }
-
     /// Removes the endpoint.
     pub fn remove(&mut self, shared: Arc<WorkerContext>) {
         let (lease, stop) = (self.lease.clone(), self.stop.clone());

@@ -19,9 +19,11 @@ use crate::store::endpoints::{EndpointRow, Source};
 
 /// Resolves endpoint definitions.
 pub struct Registry {
-    config: Config,
+    /// The `[webhook-dispatcher]` section, without its endpoints.
+    pub config: Config,
+    /// Encrypts secrets. Without it the API cannot create endpoints.
+    pub vault: Option<Vault>,
     files: RwLock<BTreeMap<String, Arc<Endpoint>>>,
-    vault: Option<Vault>,
 }
 
 /// Names of endpoints of `mesh.toml` that differ between two versions of it.
@@ -68,7 +70,7 @@ pub struct RetiredSecret {
 }
 
 impl Registry {
-    /// A registry of the endpoints of `mesh.toml`. Without a vault the API cannot create endpoints.
+    /// A registry of the endpoints of `mesh.toml`.
     pub fn new(mut config: Config, files: Vec<Endpoint>, vault: Option<Vault>) -> Self {
         // The validated ones are used.
         config.endpoints = Vec::new();
@@ -101,16 +103,6 @@ impl Registry {
         (former.into_values().collect(), changes)
     }
 
-    /// The `[webhook-dispatcher]` section.
-    pub const fn config(&self) -> &Config {
-        &self.config
-    }
-
-    /// The vault that encrypts secrets.
-    pub const fn vault(&self) -> Option<&Vault> {
-        self.vault.as_ref()
-    }
-
     /// The endpoints of `mesh.toml`.
     pub fn files(&self) -> Vec<Arc<Endpoint>> {
         self.read_files().values().cloned().collect()
@@ -138,11 +130,7 @@ impl Registry {
         let definition = self.definition(stored)?;
         let checked = self.check(&definition).map_err(|faults| Error::Refused {
             name: name.clone(),
-            faults: faults
-                .iter()
-                .map(|fault| format!("{}: {}", fault.key, fault.problem))
-                .collect::<Vec<_>>()
-                .join("; "),
+            faults: config::one_line(&faults),
         });
         let (name, owner) = (name.clone(), stored.owner.clone());
         checked.map(|endpoint| {

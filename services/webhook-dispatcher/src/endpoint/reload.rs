@@ -34,7 +34,7 @@ impl EndpointReloader {
         let note = self.context.health.note(&note);
         let mut timer = ReloadTimer::new(self.context.shutdown.clone());
         while timer.changed(&mut self.files).await {
-            let (context, config) = (self.context.clone(), self.registry.config().clone());
+            let (context, config) = (self.context.clone(), self.registry.config.clone());
             let Ok((found, read)) = spawn_blocking(move || read(&context, config)).await else {
                 continue;
             };

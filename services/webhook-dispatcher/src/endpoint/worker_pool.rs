@@ -12,17 +12,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use mesh_runtime::Condition;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::delivery::EndpointWorker;
-use crate::delivery::lease::{Lease, LeaseValidity};
+use crate::delivery::lease::Lease;
 use crate::delivery::worker_context::WorkerContext;
 use crate::endpoint::active_endpoint::{ActiveEndpoint, begin};
 use crate::endpoint::registry::Registry;
 use crate::error::Error;
 use crate::store::endpoints::{Activity, EndpointRow, EndpointSummary, Source};
-use crate::store::ownership::{AssignableEndpoint, LeaseAction, StoredLease, plan};
+use crate::store::ownership::{LeasePlan, StoredLease, plan};
 use crate::store::replicas::TTL;
 
 mod unlisted;
@@ -45,7 +45,7 @@ const APPLY_TIMEOUT: Duration = Duration::from_millis(1_500);
 pub struct WorkerPool {
     shared: Arc<WorkerContext>,
     registry: Arc<Registry>,
-    validity: LeaseValidity,
+    validity: watch::Sender<Option<Instant>>,
     running: Mutex<BTreeMap<String, ActiveEndpoint>>,
     /// Endpoints that were paused or disabled at the last poll.
     halted: Mutex<BTreeSet<String>>,
@@ -62,7 +62,7 @@ impl WorkerPool {
         Self {
             shared,
             registry,
-            validity: LeaseValidity::default(),
+            validity: watch::Sender::default(),
             running: Mutex::default(),
             halted: Mutex::default(),
             wake: Arc::default(),
@@ -221,21 +221,15 @@ impl WorkerPool {
                 .is_some_and(|lease| lease.holder == *id && lease.epoch == epoch)
         };
         self.cancel_leases(TAKEN, |lease| !ours(&lease.endpoint, lease.epoch));
-        self.validity
-            .set(store.is_shared().then(|| start + TTL - MARGIN));
+        let until = store.is_shared().then(|| start + TTL - MARGIN);
+        self.validity.send_replace(until);
 
-        let wanted: Vec<AssignableEndpoint> = summaries
-            .iter()
-            .map(|(name, summary)| wanted(name, summary))
-            .collect();
-        let mut release: BTreeSet<String> = BTreeSet::new();
-        let mut take: BTreeMap<String, i64> = BTreeMap::new();
-        for step in plan(id, &replicas, &wanted, &leases) {
-            match step {
-                LeaseAction::Take { endpoint, seen } => drop(take.insert(endpoint, seen)),
-                LeaseAction::Release { endpoint } => drop(release.insert(endpoint)),
-            }
-        }
+        // A removed endpoint can be cleaned up by any dispatcher, not only by one that lists it in `mesh.toml`.
+        let wanted = summaries.iter().map(|(name, summary)| {
+            let is_removed = summary.activity == Activity::Removed;
+            (name, summary.source == Source::File && !is_removed)
+        });
+        let LeasePlan { take, release } = plan(id, &replicas, wanted, &leases);
         if !take.is_empty() {
             for (endpoint, epoch) in store.take(id, &take).await? {
                 let holder = id.clone();
@@ -371,44 +365,41 @@ impl WorkerPool {
         summary: &EndpointSummary,
         stored: Option<EndpointRow>,
     ) -> Option<Arc<EndpointWorker>> {
-        let lease = Lease::new(name, epoch, self.validity.clone());
+        let lease = Lease::new(name, epoch, self.validity.subscribe());
         let stop = CancellationToken::new();
-        let made = match summary.activity {
-            Activity::Removed => None,
-            Activity::Active | Activity::Paused | Activity::Disabled => {
-                let unknown = || Error::Unknown(name.to_owned());
-                let endpoint = stored.ok_or_else(unknown);
-                let made =
-                    |stored: EndpointRow| Ok((self.registry.made_of(&stored)?, stored.created_at));
-                match endpoint.and_then(made) {
-                    Ok(made) => Some(made),
-                    Err(error) => {
-                        tracing::error!(
-                            endpoint = name,
-                            error = mesh_runtime::error_chain(&error),
-                            "endpoint not started: invalid definition"
-                        );
-                        None
-                    }
-                }
-            }
-        };
-        let worker = made.map(|(endpoint, created_at)| {
-            let (shared, revision) = (Arc::clone(&self.shared), summary.revision);
-            let is_active = summary.activity == Activity::Active;
-            EndpointWorker::new(
-                shared,
-                endpoint,
-                is_active,
-                created_at,
-                revision,
+        let made = || -> Result<_, Error> {
+            let stored = stored.ok_or_else(|| Error::Unknown(name.to_owned()))?;
+            Ok(EndpointWorker::new(
+                Arc::clone(&self.shared),
+                self.registry.made_of(&stored)?,
+                summary.activity == Activity::Active,
+                stored.created_at,
+                summary.revision,
                 lease.clone(),
                 stop.clone(),
-            )
-        });
-        let wake = Arc::clone(&self.wake);
-        let mut running = ActiveEndpoint::new(lease, summary.revision, worker.clone(), stop, wake);
-        if summary.activity == Activity::Removed {
+            ))
+        };
+        let is_removed = summary.activity == Activity::Removed;
+        let worker = match (!is_removed).then(made).transpose() {
+            Ok(worker) => worker,
+            Err(error) => {
+                tracing::error!(
+                    endpoint = name,
+                    error = mesh_runtime::error_chain(&error),
+                    "endpoint not started: invalid definition"
+                );
+                None
+            }
+        };
+        let mut running = ActiveEndpoint {
+            lease,
+            revision: summary.revision,
+            worker: worker.clone(),
+            stop,
+            ending: None,
+            wake: Arc::clone(&self.wake),
+        };
+        if is_removed {
             running.remove(Arc::clone(&self.shared));
         }
         tracing::debug!(
@@ -430,13 +421,5 @@ impl WorkerPool {
 async fn all(declared: &[(String, CancellationToken)]) {
     for (_, declared) in declared {
         declared.cancelled().await;
-    }
-}
-
-/// A removed endpoint can be cleaned up by any dispatcher, not only by one that lists it in `mesh.toml`.
-fn wanted(name: &str, summary: &EndpointSummary) -> AssignableEndpoint {
-    AssignableEndpoint {
-        name: name.to_owned(),
-        from_file: summary.source == Source::File && summary.activity != Activity::Removed,
     }
 }

@@ -30,28 +30,21 @@ pub(super) async fn prepare(
         .reset_cursors(SLURM_EVENTS, created, state.last_sequence)
         .await?;
     let mut cursors = store.cursors(SLURM_EVENTS).await?;
-    let mut new: BTreeMap<i64, Vec<(&String, DateTime<Utc>)>> = BTreeMap::new();
-    for (name, created_at) in &endpoints {
-        if !cursors.contains_key(name) {
+    // By the minute: the first creation, and the names.
+    let mut new: BTreeMap<i64, (DateTime<Utc>, Vec<String>)> = BTreeMap::new();
+    for (name, created_at) in endpoints {
+        if !cursors.contains_key(&name) {
             let minute = created_at.timestamp().div_euclid(SAME_CREATION_SECONDS);
-            new.entry(minute).or_default().push((name, *created_at));
+            let (first, names) = new.entry(minute).or_insert((created_at, Vec::new()));
+            *first = created_at.min(*first);
+            names.push(name);
         }
     }
-    for endpoints in new.into_values() {
-        let Some(first) = endpoints.iter().map(|(_, created_at)| *created_at).min() else {
-            continue;
-        };
+    for (first, names) in new.into_values() {
         let settled = bus.sequence_before(SLURM_EVENTS, first).await?;
-        let begin: Vec<(String, u64)> = endpoints
-            .into_iter()
-            .map(|(name, _)| (name.clone(), settled))
-            .collect();
-        cursors.extend(
-            begin
-                .iter()
-                .map(|(name, settled)| (name.clone(), Cursor::at(*settled))),
-        );
+        let begin = names.iter().map(|name| (name.clone(), settled)).collect();
         store.begin_cursors(begin, SLURM_EVENTS, created).await?;
+        cursors.extend(names.into_iter().map(|name| (name, Cursor::at(settled))));
     }
     let earliest = state
         .last_sequence

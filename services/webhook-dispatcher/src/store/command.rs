@@ -1,7 +1,6 @@
 //! Writes about deliveries. Each is part of a transaction of the [writer](super::writer).
 
 use chrono::{DateTime, Utc};
-use event_message::schedule::MAX_DRIFT;
 use mesh_db::pool::WriteTransaction;
 use mesh_db::sql;
 use mesh_db::sql::Sql;
@@ -11,9 +10,10 @@ use crate::error::Error;
 use crate::store::Store;
 use crate::store::cursor_rows::{self, CursorRow};
 use crate::store::delivery::Delivery;
+use crate::store::endpoint_rows::EndpointRows;
 use crate::store::outbox;
 use crate::store::retention::piece;
-use crate::store::saves::{provider_state_statement, save};
+use crate::store::saves::save;
 
 /// A write.
 pub(super) enum Command {
@@ -129,103 +129,6 @@ impl Store {
         self.writer.write(Some(epoch), command).await.map(drop)
     }
 
-    async fn change_rows(
-        &self,
-        epoch: i64,
-        endpoint: &str,
-        statements: Vec<Sql>,
-    ) -> Result<u64, Error> {
-        let endpoint = Some(endpoint.to_owned());
-        let command = Command::Change {
-            endpoint,
-            statements,
-        };
-        self.writer.write(Some(epoch), command).await
-    }
-
-    /// Adds a cost to the delivery that waits for it, and makes it due, or to the notice with the key `notice`, which waits for something
-    /// else. Returns true if there was one.
-    pub async fn join_cost(
-        &self,
-        epoch: i64,
-        endpoint: &str,
-        (pair, notice): (String, Option<String>),
-        cost: Vec<u8>,
-        now: DateTime<Utc>,
-    ) -> Result<bool, Error> {
-        let pairs: Vec<String> = notice.into_iter().chain([pair.clone()]).collect();
-        // The `+` stops SQLite from scanning all waiting deliveries.
-        let sql = sql!(
-            "UPDATE deliveries SET cost = ?, next_at = CASE WHEN pair = ? THEN ? ELSE next_at END, pair = NULLIF(pair, ?) WHERE endpoint = ? AND pair IN ? AND {+|}state = 'waiting' AND attempts = 0",
-            cost.as_slice(),
-            &pair,
-            now.timestamp_millis(),
-            &pair,
-            endpoint,
-            pairs,
-        );
-        Ok(self.change_rows(epoch, endpoint, vec![sql]).await? > 0)
-    }
-
-    /// Replaces the event of the notice that waits under this key. It is due at this time, or once the cost with the key `pair` arrives.
-    /// Returns true if there was one.
-    pub async fn complete_notice(
-        &self,
-        epoch: i64,
-        endpoint: &str,
-        key: &str,
-        body: &[u8],
-        (due, pair): (DateTime<Utc>, Option<String>),
-    ) -> Result<bool, Error> {
-        // The `+` stops SQLite from scanning all waiting deliveries.
-        let sql = sql!(
-            "UPDATE deliveries SET body = ?, next_at = ?, pair = ? WHERE endpoint = ? AND pair = ? AND {+|}state = 'waiting' AND attempts = 0",
-            body,
-            due.timestamp_millis(),
-            pair.as_deref(),
-            endpoint,
-            key,
-        );
-        Ok(self.change_rows(epoch, endpoint, vec![sql]).await? > 0)
-    }
-
-    /// Expires deliveries that wait under these keys and are no longer needed. Returns their number.
-    pub async fn drop_waiting(
-        &self,
-        epoch: i64,
-        endpoint: &str,
-        pairs: Vec<String>,
-        reason: &'static str,
-        now: DateTime<Utc>,
-    ) -> Result<u64, Error> {
-        // The `+` stops SQLite from scanning all waiting deliveries.
-        let sql = sql!(
-            "UPDATE deliveries SET state = 'expired', cause = '', error = ?, pair = NULL, next_at = NULL, body = NULL, cost = NULL, updated_at = ? WHERE endpoint = ? AND pair IN ? AND {+|}state = 'waiting'",
-            reason,
-            now.timestamp_millis(),
-            endpoint,
-            pairs,
-        );
-        self.change_rows(epoch, endpoint, vec![sql]).await
-    }
-
-    /// Updates provider state of an endpoint. `None` removes a key.
-    pub async fn store_provider_state(
-        &self,
-        epoch: i64,
-        endpoint: &str,
-        updates: Vec<(String, Option<String>)>,
-        now: DateTime<Utc>,
-    ) -> Result<(), Error> {
-        let statements = updates
-            .iter()
-            .map(|(key, value)| provider_state_statement(endpoint, now, key, value.as_deref()));
-        let changed = self
-            .change_rows(epoch, endpoint, statements.collect())
-            .await;
-        changed.map(drop)
-    }
-
     /// Ends the waiting deliveries of a removed endpoint, in batches, until none is left or it is stopped. Returns
     /// their number.
     pub async fn end(
@@ -239,38 +142,21 @@ impl Store {
             "UPDATE deliveries SET state = 'dead', cause = 'removed', error = ltrim(error || ' (the endpoint was removed)'), next_at = NULL, pair = NULL, updated_at = ?",
             now.timestamp_millis(),
         );
-        let waits = "endpoint = ? AND state = 'waiting'";
-        let sql = piece(sql, "deliveries", waits, [endpoint.into()]);
+        let waits = sql!("endpoint = ? AND state = 'waiting'", endpoint);
+        let sql = piece(sql, "deliveries", waits);
+        let rows = EndpointRows {
+            store: self,
+            endpoint,
+            epoch,
+        };
         let mut ended = 0;
         while !stop.is_cancelled() {
-            match self.change_rows(epoch, endpoint, vec![sql.clone()]).await? {
+            match rows.change(vec![sql.clone()]).await? {
                 0 => break,
                 some => ended += some,
             }
         }
         Ok(ended)
-    }
-
-    /// Makes waiting deliveries due that were scheduled by a clock ahead of this one. Returns their number.
-    pub async fn replan(
-        &self,
-        epoch: i64,
-        endpoint: &str,
-        now: DateTime<Utc>,
-    ) -> Result<u64, Error> {
-        let latest = (now + MAX_DRIFT).timestamp_millis();
-        let now = now.timestamp_millis();
-        let sql = sql!(
-            "UPDATE deliveries SET next_at = ?, updated_at = ?, began_at = {MIN|LEAST}(began_at, ?), created_at = {MIN|LEAST}(created_at, ?) WHERE endpoint = ? AND state = 'waiting' AND next_at > ? AND updated_at > ?",
-            now,
-            now,
-            now,
-            now,
-            endpoint,
-            now,
-            latest,
-        );
-        self.change_rows(epoch, endpoint, vec![sql]).await
     }
 
     /// Marks outcomes as published.

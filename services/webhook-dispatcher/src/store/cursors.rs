@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use audit_outbox::AuditRow;
 use chrono::{DateTime, Utc};
+use mesh_db::pool::WriteTransaction;
 use mesh_db::sql;
 use mesh_db::sql::Row;
 use serde::Serialize;
@@ -103,12 +104,9 @@ impl Store {
                 cursor: Cursor::at(*settled),
             })
             .collect();
-        let write = async {
-            let mut transaction = self.database.begin().await?;
-            cursor_rows::begin(&mut transaction, &rows).await?;
-            transaction.commit().await
-        };
-        write.await.map_err(Error::database("begin cursors"))
+        let begin =
+            async |transaction: &mut WriteTransaction| cursor_rows::begin(transaction, &rows).await;
+        Ok(self.database.write("begin cursors", begin).await?)
     }
 
     /// Corrects the cursors of a stream that was recreated, or that lost its end.

@@ -2,10 +2,9 @@
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use mesh_db::{Limits, Location, Tables};
+use mesh_db::{Limits, Tables};
 
 use crate::error::Error;
 
@@ -24,34 +23,12 @@ pub(super) static TABLES: Tables = Tables {
     remedy: "start the dispatcher once with the address of their owner",
 };
 
-/// Keeps other dispatchers from a SQLite file. Cheap to clone.
-#[derive(Clone)]
-pub(super) struct FileLock(Arc<Mutex<Option<File>>>);
-
-impl FileLock {
-    /// Locks the file of a database. A server needs no lock.
-    ///
-    /// # Errors
-    /// If another process has it.
-    pub fn take(location: &Location) -> Result<Self, Error> {
-        let lock = location.file().map(lock_file).transpose()?;
-        Ok(Self(Arc::new(Mutex::new(lock))))
-    }
-
-    /// Releases the lock, for every clone.
-    pub fn release(&self) {
-        let lock = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
-        // Unlock explicitly: a child process that is being spawned may hold a copy of the descriptor, which would
-        // keep the lock.
-        if let Some(Err(error)) = lock.map(|file| file.unlock()) {
-            tracing::debug!(%error, "release lock of database");
-        }
-    }
-}
-
 /// Locks a SQLite file for one process. Replicas on one file would not see each other's clocks and caches; they need
 /// a database server.
-fn lock_file(path: &Path) -> Result<File, Error> {
+///
+/// # Errors
+/// If another process has it.
+pub(super) fn lock_file(path: &Path) -> Result<File, Error> {
     let mut name = path.as_os_str().to_owned();
     name.push(".lock");
     let unusable = |source| mesh_db::Error::Create {

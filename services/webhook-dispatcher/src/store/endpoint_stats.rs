@@ -84,32 +84,26 @@ impl Store {
             SLURM_EVENTS,
             endpoints,
         );
-        let [counts, errors, gates, gaps] = [
-            self.rows(action, &counts).await?,
-            self.rows(action, &errors).await?,
-            self.rows(action, &gates).await?,
-            self.rows(action, &gaps).await?,
-        ];
-        let mut read = || -> Result<(), sqlx::Error> {
-            let of = |row: &Row| row.get::<String>("endpoint");
-            for row in &counts {
-                let standing: &mut EndpointStats = standings.entry(of(row)?).or_default();
-                *standing.counts.slot(state(row)?) = row.get::<i64>("count")?.unsigned_abs();
+        let of = |row: &Row| row.get::<String>("endpoint");
+        let read = |row: &Row| Ok((of(row)?, state(row)?, row.get::<i64>("count")?));
+        for (name, state, count) in self.query::<_, Vec<_>>(action, &counts, read).await? {
+            let standing: &mut EndpointStats = standings.entry(name).or_default();
+            *standing.counts.slot(state) = count.unsigned_abs();
+        }
+        let read = |row: &Row| Ok((of(row)?, row.get::<Option<String>>("error")?));
+        for (name, error) in self.query::<_, Vec<_>>(action, &errors, read).await? {
+            if let Some(error) = error {
+                standings.entry(name).or_default().counts.last_error = error;
             }
-            for row in &errors {
-                if let Some(error) = row.get("error")? {
-                    standings.entry(of(row)?).or_default().counts.last_error = error;
-                }
-            }
-            for row in &gates {
-                standings.entry(of(row)?).or_default().gate = row.get("value")?;
-            }
-            for row in &gaps {
-                standings.entry(of(row)?).or_default().missed = missed(row)?;
-            }
-            Ok(())
-        };
-        read().map_err(Error::database(action))?;
+        }
+        let read = |row: &Row| Ok((of(row)?, row.get("value")?));
+        for (name, gate) in self.query::<_, Vec<_>>(action, &gates, read).await? {
+            standings.entry(name).or_default().gate = gate;
+        }
+        let read = |row: &Row| Ok((of(row)?, missed(row)?));
+        for (name, missed) in self.query::<_, Vec<_>>(action, &gaps, read).await? {
+            standings.entry(name).or_default().missed = missed;
+        }
         Ok(standings)
     }
 }

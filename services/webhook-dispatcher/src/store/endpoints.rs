@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use audit_outbox::{AuditRow, AuditTable};
 use chrono::{DateTime, Utc};
+use mesh_db::pool::WriteTransaction;
 use mesh_db::sql;
 use mesh_db::sql::{Row, Sql};
 
@@ -251,8 +252,8 @@ impl Store {
         self.act("change endpoint", &sql, act).await
     }
 
-    /// Changes the activity of an endpoint that is not being removed. Returns false if there is none, or the activity
-    /// is already set.
+    /// Changes the activity of an endpoint that is not being removed, and queues notices at other endpoints. Returns
+    /// false if there is none, or the activity is already set.
     ///
     /// # Errors
     /// If the database write fails.
@@ -263,27 +264,18 @@ impl Store {
         reason: &str,
         now: DateTime<Utc>,
         act: Option<AuditRow>,
+        notices: &[Delivery],
     ) -> Result<bool, Error> {
-        let sql = becomes(name, activity, reason, now);
-        self.act("change endpoint", &sql, act).await
-    }
-
-    /// Pauses or disables an endpoint and queues notices at other endpoints. Returns false if there is none, or the
-    /// activity is already set.
-    ///
-    /// # Errors
-    /// If the database write fails.
-    pub async fn auto_disable(
-        &self,
-        name: &str,
-        activity: Activity,
-        reason: &str,
-        now: DateTime<Utc>,
-        act: AuditRow,
-        notices: Vec<Delivery>,
-    ) -> Result<bool, Error> {
-        let sql = becomes(name, activity, reason, now);
-        self.act_and_queue("disable endpoint", &sql, Some(act), &notices)
+        let (state, now) = (activity.as_str(), now.timestamp_millis());
+        let sql = sql!(
+            "UPDATE endpoints SET revision = revision + 1, state = ?, reason = ?, since = ? WHERE state <> 'removed' AND state <> ? AND name = ?",
+            state,
+            reason,
+            now,
+            state,
+            name,
+        );
+        self.act_and_queue("change endpoint", &sql, act, notices)
             .await
     }
 
@@ -314,24 +306,23 @@ impl Store {
         act: Option<AuditRow>,
         messages: &[Delivery],
     ) -> Result<bool, Error> {
-        let perform = async {
-            let mut transaction = self.database.begin().await?;
+        let perform = async |transaction: &mut WriteTransaction| {
             if transaction.conn().execute(sql).await? == 0 {
-                // If it were dropped, its connection would be closed.
-                transaction.commit().await?;
                 return Ok(false);
             }
             if let Some(act) = act {
                 transaction.conn().execute(&ACTS.insertion(&act)).await?;
             }
             for message in messages {
-                save(&mut transaction, &[message]).await?;
+                save(transaction, &[message]).await?;
             }
-            transaction.commit().await?;
-            self.changed();
             Ok(true)
         };
-        perform.await.map_err(Error::database(action))
+        let is_changed = self.database.write(action, perform).await?;
+        if is_changed {
+            self.changed();
+        }
+        Ok(is_changed)
     }
 }
 
@@ -351,18 +342,6 @@ fn note_file(name: &str, spec: &str, now: DateTime<Utc>) -> Sql {
         now,
         now,
         now,
-    )
-}
-
-fn becomes(name: &str, activity: Activity, reason: &str, now: DateTime<Utc>) -> Sql {
-    let (state, now) = (activity.as_str(), now.timestamp_millis());
-    sql!(
-        "UPDATE endpoints SET revision = revision + 1, state = ?, reason = ?, since = ? WHERE state <> 'removed' AND state <> ? AND name = ?",
-        state,
-        reason,
-        now,
-        state,
-        name,
     )
 }
 

@@ -34,15 +34,12 @@ impl Lookup {
 
     /// True if the endpoint has a delivery of this event, in any state.
     pub(super) async fn knows(&self, endpoint: &str, event_id: &str) -> Result<bool, sqlx::Error> {
-        let (answer, known) = oneshot::channel();
-        let question = LookupRequest {
+        let question = |answer| LookupRequest {
             endpoint: endpoint.to_owned(),
             event_id: event_id.to_owned(),
             answer,
         };
-        if self.questions.send(question).await.is_ok()
-            && let Ok(known) = known.await
-        {
+        if let Some(known) = mesh_runtime::ask(&self.questions, question).await {
             return Ok(known);
         }
         // The batched query failed: query each event, so that each caller gets its own error.

@@ -30,30 +30,14 @@ pub struct StoredLease {
     pub epoch: i64,
 }
 
-/// An endpoint that must be owned by a dispatcher.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AssignableEndpoint {
-    /// Name of the endpoint.
-    pub name: String,
-    /// True if only dispatchers that list it in their `mesh.toml` can own it.
-    pub from_file: bool,
-}
-
-/// An action of a dispatcher on a lease.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum LeaseAction {
-    /// Take a lease that no live dispatcher holds.
-    Take {
-        /// Name of the endpoint.
-        endpoint: String,
-        /// The epoch that was read. If it has changed, another dispatcher was faster.
-        seen: i64,
-    },
-    /// Finish the requests in flight and release the lease.
-    Release {
-        /// Name of the endpoint.
-        endpoint: String,
-    },
+/// What a dispatcher does with leases.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LeasePlan {
+    /// Leases to take, which no live dispatcher holds, with the epochs that were read. If one has changed, another
+    /// dispatcher was faster.
+    pub take: BTreeMap<String, i64>,
+    /// Leases to release after the requests in flight.
+    pub release: BTreeSet<String>,
 }
 
 /// The candidate that an endpoint prefers.
@@ -81,36 +65,34 @@ fn weight(endpoint: &str, id: &str) -> u64 {
     u64::from_be_bytes(first)
 }
 
-/// The actions of dispatcher `me` on the leases of these endpoints.
-pub fn plan(
+/// What dispatcher `me` does with the leases of these endpoints. Each is named with a flag: true if only dispatchers
+/// that list it in their `mesh.toml` can own it.
+pub fn plan<'a>(
     me: &str,
     replicas: &[Replica],
-    endpoints: &[AssignableEndpoint],
+    endpoints: impl IntoIterator<Item = (&'a String, bool)>,
     leases: &BTreeMap<String, StoredLease>,
-) -> Vec<LeaseAction> {
+) -> LeasePlan {
     let at_work: BTreeSet<&str> = replicas.iter().map(|replica| replica.id.as_str()).collect();
-    let mut actions = Vec::new();
-    for endpoint in endpoints {
-        let may_own =
-            |replica: &Replica| !endpoint.from_file || replica.files.contains(&endpoint.name);
+    let mut plan = LeasePlan::default();
+    for (name, from_file) in endpoints {
+        let may_own = |replica: &Replica| !from_file || replica.files.contains(name);
         let candidates = replicas
             .iter()
             .filter(|replica| !replica.leaving && may_own(replica))
             .map(|replica| replica.id.as_str());
-        let preferred = preferred(&endpoint.name, candidates);
-        let lease = leases.get(&endpoint.name);
+        let preferred = preferred(name, candidates);
+        let lease = leases.get(name);
         let holder = lease
             .map(|lease| lease.holder.as_str())
             .filter(|holder| at_work.contains(holder));
         match (preferred, holder) {
-            (Some(preferred), None) if preferred == me => actions.push(LeaseAction::Take {
-                endpoint: endpoint.name.clone(),
-                seen: lease.map_or(0, |lease| lease.epoch),
-            }),
+            (Some(preferred), None) if preferred == me => {
+                let epoch = lease.map_or(0, |lease| lease.epoch);
+                plan.take.insert(name.clone(), epoch);
+            }
             (Some(preferred), Some(holder)) if holder == me && preferred != me => {
-                actions.push(LeaseAction::Release {
-                    endpoint: endpoint.name.clone(),
-                });
+                plan.release.insert(name.clone());
             }
             // The lease is where it should be, or another dispatcher acts next.
             (Some(_), Some(_) | None) => {}
@@ -118,15 +100,13 @@ pub fn plan(
             (None, Some(holder))
                 if holder == me && !replicas.iter().any(|one| one.id == me && may_own(one)) =>
             {
-                actions.push(LeaseAction::Release {
-                    endpoint: endpoint.name.clone(),
-                });
+                plan.release.insert(name.clone());
             }
             // No other dispatcher could take over: the holder keeps the lease.
             (None, Some(_) | None) => {}
         }
     }
-    actions
+    plan
 }
 
 #[cfg(test)]
@@ -143,13 +123,8 @@ mod tests {
         }
     }
 
-    fn endpoints(count: usize) -> Vec<AssignableEndpoint> {
-        (0..count)
-            .map(|n| AssignableEndpoint {
-                name: format!("endpoint-{n}"),
-                from_file: false,
-            })
-            .collect()
+    fn endpoints(count: usize) -> Vec<String> {
+        (0..count).map(|n| format!("endpoint-{n}")).collect()
     }
 
     fn choice(endpoint: &str, replicas: &[Replica]) -> String {
@@ -162,28 +137,24 @@ mod tests {
     fn perform(
         me: &str,
         replicas: &[Replica],
-        actions: Vec<LeaseAction>,
+        plan: LeasePlan,
         leases: &mut BTreeMap<String, StoredLease>,
     ) {
-        for step in actions {
-            match step {
-                LeaseAction::Take { endpoint, seen } => {
-                    let lease = leases.entry(endpoint).or_insert(StoredLease {
-                        holder: String::new(),
-                        epoch: 0,
-                    });
-                    let held = replicas.iter().any(|replica| replica.id == lease.holder);
-                    if lease.epoch == seen && !held {
-                        *lease = StoredLease {
-                            holder: me.to_owned(),
-                            epoch: seen + 1,
-                        };
-                    }
-                }
-                LeaseAction::Release { endpoint } => {
-                    leases.get_mut(&endpoint).unwrap().holder.clear();
-                }
+        for (endpoint, seen) in plan.take {
+            let lease = leases.entry(endpoint).or_insert(StoredLease {
+                holder: String::new(),
+                epoch: 0,
+            });
+            let held = replicas.iter().any(|replica| replica.id == lease.holder);
+            if lease.epoch == seen && !held {
+                *lease = StoredLease {
+                    holder: me.to_owned(),
+                    epoch: seen + 1,
+                };
             }
+        }
+        for endpoint in plan.release {
+            leases.get_mut(&endpoint).unwrap().holder.clear();
         }
     }
 
@@ -192,7 +163,7 @@ mod tests {
         let replicas: Vec<_> = (0..4).map(replica).collect();
         let mut counts = BTreeMap::new();
         for endpoint in endpoints(1_000) {
-            *counts.entry(choice(&endpoint.name, &replicas)).or_insert(0) += 1;
+            *counts.entry(choice(&endpoint, &replicas)).or_insert(0) += 1;
         }
         assert!(
             counts.values().all(|count| (190..=310).contains(count)),
@@ -204,13 +175,11 @@ mod tests {
     fn only_who_has_it_in_the_file_takes_an_endpoint_of_it() {
         let mut replicas: Vec<_> = (0..5).map(replica).collect();
         replicas[3].files.insert("pipeline".into());
-        let assignable = [AssignableEndpoint {
-            name: "pipeline".into(),
-            from_file: true,
-        }];
+        let name = "pipeline".to_owned();
         for (n, replica) in replicas.iter().enumerate() {
-            let actions = plan(&replica.id, &replicas, &assignable, &BTreeMap::new());
-            assert_eq!(actions.len(), usize::from(n == 3));
+            let plan = plan(&replica.id, &replicas, [(&name, true)], &BTreeMap::new());
+            assert_eq!(plan.take.len(), usize::from(n == 3));
+            assert!(plan.release.is_empty());
         }
         // A leaving dispatcher keeps endpoints that no other can own.
         replicas[3].leaving = true;
@@ -222,14 +191,16 @@ mod tests {
             },
         )]);
         for replica in &replicas {
-            assert_eq!(plan(&replica.id, &replicas, &assignable, &held), []);
+            let plan = plan(&replica.id, &replicas, [(&name, true)], &held);
+            assert_eq!(plan, LeasePlan::default());
         }
         // One that was removed from the file of its holder is released.
         replicas[3].leaving = false;
         replicas[3].files.clear();
         for (n, replica) in replicas.iter().enumerate() {
-            let actions = plan(&replica.id, &replicas, &assignable, &held);
-            assert_eq!(actions.len(), usize::from(n == 3), "{actions:?}");
+            let plan = plan(&replica.id, &replicas, [(&name, true)], &held);
+            assert_eq!(plan.release.len(), usize::from(n == 3), "{plan:?}");
+            assert!(plan.take.is_empty());
         }
     }
 
@@ -258,15 +229,15 @@ mod tests {
             let replicas: Vec<_> = alive.iter().map(|n| Replica { leaving: *n == leaving && alive.len() > 1, ..replica(*n) }).collect();
             let assignable = endpoints(holders.len());
             let mut leases: BTreeMap<_, _> = assignable.iter().zip(&holders)
-                .map(|(endpoint, (holder, epoch))| (endpoint.name.clone(), StoredLease { holder: format!("replica-{holder}"), epoch: *epoch }))
+                .map(|(endpoint, (holder, epoch))| (endpoint.clone(), StoredLease { holder: format!("replica-{holder}"), epoch: *epoch }))
                 .collect();
             let mut epochs = leases.clone();
             let rounds = order.iter().map(|n| &replicas[n % replicas.len()])
                 // Finally, every dispatcher acts twice.
                 .chain(&replicas).chain(&replicas);
             for replica in rounds {
-                let actions = plan(&replica.id, &replicas, &assignable, &leases);
-                perform(&replica.id, &replicas, actions, &mut leases);
+                let plan = plan(&replica.id, &replicas, assignable.iter().map(|name| (name, false)), &leases);
+                perform(&replica.id, &replicas, plan, &mut leases);
                 for (name, lease) in &leases {
                     let before = &epochs[name];
                     let changed = lease.holder != before.holder && !lease.holder.is_empty();
@@ -277,7 +248,7 @@ mod tests {
             }
             let staying: Vec<_> = replicas.iter().filter(|replica| !replica.leaving).cloned().collect();
             for endpoint in &assignable {
-                prop_assert_eq!(&leases[&endpoint.name].holder, &choice(&endpoint.name, &staying));
+                prop_assert_eq!(&leases[endpoint].holder, &choice(endpoint, &staying));
             }
         }
     }

@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use mesh_db::pool::WriteTransaction;
 use mesh_db::sql;
 use mesh_db::sql::Sql;
 
@@ -137,7 +138,6 @@ impl Store {
         id: &str,
         wanted: &BTreeMap<String, i64>,
     ) -> Result<BTreeMap<String, i64>, Error> {
-        let action = "take leases";
         let mut by_epoch: BTreeMap<i64, Vec<String>> = BTreeMap::new();
         for (endpoint, seen) in wanted {
             by_epoch.entry(*seen).or_default().push(endpoint.clone());
@@ -152,8 +152,7 @@ impl Store {
             "SELECT endpoint FROM leases WHERE endpoint IN ? ORDER BY endpoint{| FOR UPDATE}",
             names,
         );
-        let take = async {
-            let mut transaction = self.database.begin().await?;
+        let take = async |transaction: &mut WriteTransaction| {
             transaction.conn().execute(&first).await?;
             transaction.conn().rows(&lock).await?;
             let mut taken = BTreeMap::new();
@@ -172,11 +171,11 @@ impl Store {
                     taken.insert(row.get("endpoint")?, seen + 1);
                 }
             }
-            transaction.commit().await?;
-            self.changed();
             Ok(taken)
         };
-        take.await.map_err(Error::database(action))
+        let taken = self.database.write("take leases", take).await?;
+        self.changed();
+        Ok(taken)
     }
 
     /// Releases leases that this dispatcher still holds.
@@ -205,13 +204,8 @@ impl Store {
 
     /// Runs one statement in its own transaction, independent of the writer's.
     pub(super) async fn run(&self, action: &'static str, sql: &Sql) -> Result<u64, Error> {
-        let run = async {
-            let mut transaction = self.database.begin().await?;
-            let rows = transaction.conn().execute(sql).await?;
-            transaction.commit().await?;
-            self.changed();
-            Ok(rows)
-        };
-        run.await.map_err(Error::database(action))
+        let rows = self.database.execute(action, sql).await?;
+        self.changed();
+        Ok(rows)
     }
 }

@@ -1,6 +1,7 @@
 //! Writes that follow the recovery of a damaged file.
 
 use chrono::{DateTime, Utc};
+use mesh_db::pool::WriteTransaction;
 use mesh_db::{Bulk, sql};
 use mesh_events::proto::mesh::audit::v1::Delivery;
 
@@ -63,12 +64,11 @@ impl Store {
             .ints("round", |of| i64::from(of.delivery.round))
             .ints("created_at", |of| of.at.timestamp_millis())
             .ints("updated_at", |_| now.timestamp_millis());
-        let write = async {
-            let mut transaction = self.database.begin().await?;
-            transaction.conn().execute_bulk(&bulk, RESTORE).await?;
-            transaction.commit().await
+        let restore = async |transaction: &mut WriteTransaction| {
+            transaction.conn().execute_bulk(&bulk, RESTORE).await
         };
-        write.await.map_err(Error::database("restore outcomes"))
+        self.database.write("restore outcomes", restore).await?;
+        Ok(())
     }
 }
 

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use event_message::schedule::MAX_DRIFT;
+use mesh_db::pool::WriteTransaction;
 use mesh_db::sql;
-use mesh_db::sql::{Sql, Value};
+use mesh_db::sql::Sql;
 use tokio_util::sync::CancellationToken;
 
 use crate::error::Error;
@@ -19,22 +20,16 @@ const ROWS_PER_DELETE: i64 = 1_000;
 /// Pause between batches.
 const DELETE_PAUSE: Duration = Duration::from_millis(20);
 
-/// Tables whose rows age, with the columns of their times and the conditions for old rows and for future ones.
-const AGEING: [(&str, &str, &str, &str); 4] = [
-    ("kept", "updated_at", "updated_at < ?", "updated_at > ?"),
-    ("attempts", "at", "at < ?", "at > ?"),
-    (
-        "redeliveries",
-        "updated_at",
-        "state <> 'running' AND updated_at < ?",
-        "state <> 'running' AND updated_at > ?",
-    ),
+/// Tables whose rows age, with the columns of their times and the conditions for rows that may be deleted.
+const AGEING: [(&str, &str, &str); 4] = [
+    ("kept", "updated_at", ""),
+    ("attempts", "at", ""),
+    ("redeliveries", "updated_at", "state <> 'running' AND "),
     // Matches the index.
     (
         "deliveries",
         "updated_at",
-        "state <> 'waiting' AND announced = 1 AND updated_at < ?",
-        "state <> 'waiting' AND announced = 1 AND updated_at > ?",
+        "state <> 'waiting' AND announced = 1 AND ",
     ),
 ];
 
@@ -73,11 +68,12 @@ impl Store {
     ) -> Result<u64, Error> {
         let mut corrected = 0;
         let action = "correct times of outcomes";
-        for (table, column, _, future) in AGEING {
+        for (table, column, condition) in AGEING {
             let sql = Sql::new("UPDATE ").push(table).push(" SET ").push(column);
             let sql = sql.append(" = ?", [now.timestamp_millis().into()]);
             let latest = (now + MAX_DRIFT).timestamp_millis();
-            let sql = piece(sql, table, future, [latest.into()]);
+            let future = Sql::new(condition).push(column).push(" > ").bind(latest);
+            let sql = piece(sql, table, future);
             corrected += self.in_pieces(action, &sql, stop).await?;
         }
         Ok(corrected)
@@ -93,13 +89,10 @@ impl Store {
         stop: &CancellationToken,
     ) -> Result<u64, Error> {
         let mut deliveries = 0;
-        for (table, _, old, _) in AGEING {
-            let sql = piece(
-                delete(table),
-                table,
-                old,
-                [before.timestamp_millis().into()],
-            );
+        for (table, column, condition) in AGEING {
+            let before = before.timestamp_millis();
+            let old = Sql::new(condition).push(column).push(" < ").bind(before);
+            let sql = piece(delete(table), table, old);
             let forgotten = self.in_pieces("forget old outcomes", &sql, stop).await?;
             if table == "deliveries" {
                 deliveries = forgotten;
@@ -122,16 +115,20 @@ impl Store {
     ) -> Result<bool, Error> {
         let action = "erase endpoint";
         for table in OWN {
-            let own = "endpoint = ? AND EXISTS (SELECT 1 FROM endpoints WHERE state = 'removed' AND name = ?) AND EXISTS (SELECT 1 FROM leases WHERE endpoint = ? AND epoch = ?)";
-            let values = [name.into(), name.into(), name.into(), epoch.into()];
-            let sql = piece(delete(table), table, own, values);
+            let own = sql!(
+                "endpoint = ? AND EXISTS (SELECT 1 FROM endpoints WHERE state = 'removed' AND name = ?) AND EXISTS (SELECT 1 FROM leases WHERE endpoint = ? AND epoch = ?)",
+                name,
+                name,
+                name,
+                epoch,
+            );
+            let sql = piece(delete(table), table, own);
             self.in_pieces(action, &sql, stop).await?;
         }
         if stop.is_cancelled() {
             return Ok(false);
         }
-        let erase = async {
-            let mut transaction = self.database.begin().await?;
+        let erase = async |transaction: &mut WriteTransaction| {
             let ours = sql!(
                 "SELECT epoch FROM leases WHERE endpoint = ? AND epoch = ?{| FOR SHARE}",
                 name,
@@ -144,7 +141,6 @@ impl Store {
             if transaction.conn().first(&ours).await?.is_none()
                 || transaction.conn().execute(&removed).await? == 0
             {
-                transaction.commit().await?;
                 return Ok(false);
             }
             // Rows that were written in the meantime.
@@ -152,11 +148,13 @@ impl Store {
                 let sql = delete(table).append(" WHERE endpoint = ?", [name.into()]);
                 transaction.conn().execute(&sql).await?;
             }
-            transaction.commit().await?;
-            self.changed();
             Ok(true)
         };
-        erase.await.map_err(Error::database(action))
+        let is_erased = self.database.write(action, erase).await?;
+        if is_erased {
+            self.changed();
+        }
+        Ok(is_erased)
     }
 
     /// Repeats a batched statement until no row is left. Returns the approximate number of rows.
@@ -179,17 +177,12 @@ impl Store {
 }
 
 /// Limits a statement to one batch of the matching rows. Concurrent dispatchers skip each other's locked rows.
-pub(super) fn piece<const N: usize>(
-    sql: Sql,
-    table: &'static str,
-    condition: &'static str,
-    values: [Value; N],
-) -> Sql {
+pub(super) fn piece(sql: Sql, table: &'static str, condition: Sql) -> Sql {
     let sql = sql.append(
         " WHERE {rowid IN (SELECT rowid FROM |ctid = ANY(ARRAY(SELECT ctid FROM }",
         [],
     );
-    let sql = sql.push(table).push(" WHERE ").append(condition, values);
+    let sql = sql.push(table).push(" WHERE ").followed_by(condition);
     let end = " LIMIT ?{)| FOR UPDATE SKIP LOCKED))}";
     sql.append(end, [ROWS_PER_DELETE.into()])
 }

@@ -1,7 +1,5 @@
 //! Stores deliveries in batches, with the cursors that they move: one statement for many costs little more than one for a single delivery.
 
-use std::collections::HashSet;
-
 use chrono::{DateTime, Utc};
 use mesh_db::pool::WriteTransaction;
 use mesh_db::sql::Sql;
@@ -14,7 +12,7 @@ use crate::store::delivery::{Attempt, Delivery, State};
 /// Maximum stored attempts per delivery. The oldest are deleted.
 const MAX_ATTEMPTS: u32 = 50;
 
-/// Keeps the cost of an existing row: only [`Store::join_cost`](crate::store::Store::join_cost) sets it.
+/// Keeps the cost of an existing row: only [`EndpointRows::join_cost`](crate::store::endpoint_rows::EndpointRows::join_cost) sets it.
 const UPSERT_DELIVERIES: &str = "INSERT INTO deliveries (endpoint, event_id, event_type, state, attempts, next_at, status, error, created_at, updated_at,
      subject, stream_sequence, trace, pair, body, cost, cause, began_at, sent_at, latency_ms, snippet)
  SELECT endpoint, event_id, event_type, state, attempts, next_at, status, error, created_at, updated_at,
@@ -34,32 +32,6 @@ const INSERT_ATTEMPTS: &str = "INSERT INTO attempts (endpoint, event_id, at, sta
 const PRUNE_ATTEMPTS: &str = "DELETE FROM attempts WHERE (endpoint, event_id) IN (SELECT endpoint, event_id FROM bulk)
  AND n <= (SELECT MAX(newest.n) FROM attempts AS newest WHERE newest.endpoint = attempts.endpoint AND newest.event_id = attempts.event_id)
      - (SELECT MIN(most) FROM bulk)";
-
-/// Distinct deliveries to store in one statement. Their order does not matter.
-#[derive(Default)]
-pub(super) struct Group<'a> {
-    deliveries: Vec<&'a Delivery>,
-    keys: HashSet<(&'a str, &'a str)>,
-}
-
-impl<'a> Group<'a> {
-    /// Adds a delivery. Returns false if it is already in the group, which must then be stored first.
-    pub fn add(&mut self, delivery: &'a Delivery) -> bool {
-        let new = self.keys.insert((&delivery.endpoint, &delivery.event_id));
-        if new {
-            self.deliveries.push(delivery);
-        }
-        new
-    }
-
-    /// Stores the deliveries and empties the group.
-    pub async fn store(&mut self, transaction: &mut WriteTransaction) -> Result<(), sqlx::Error> {
-        save(transaction, &self.deliveries).await?;
-        self.deliveries.clear();
-        self.keys.clear();
-        Ok(())
-    }
-}
 
 /// Upserts distinct deliveries with their attempts and provider state. Returns the number of rows.
 pub(super) async fn save(

@@ -18,6 +18,7 @@ use crate::attempt::cause::Cause;
 use crate::store::Store;
 use crate::store::delivery::{Attempt, Delivery, State};
 use crate::store::delivery_position::DeliveryPosition;
+use crate::store::endpoint_rows::EndpointRows;
 use crate::store::outbox::Key;
 use crate::store::redeliveries::{DeliverySelection, RedeliverRequest, RedeliveryJob};
 
@@ -90,25 +91,23 @@ async fn work(store: &Store) {
     store.save(epoch, dead).await.unwrap();
     let expired = delivery("expired", State::Expired, 0);
     store.save_missed(epoch, expired).await.unwrap();
-    store.missed(endpoint).await.unwrap();
+    let rows = EndpointRows {
+        store,
+        endpoint,
+        epoch,
+    };
+    rows.missed().await.unwrap();
     let report = delivery("report", State::Waiting, 0);
     store.report_missed(epoch, report).await.unwrap();
-    let joined = store.join_cost(epoch, endpoint, ("pair".to_owned(), None), Vec::new(), now);
-    assert!(joined.await.unwrap());
+    assert!(rows.join_cost("pair", None, &[], now).await.unwrap());
     let pairs = vec!["pair".to_owned()];
-    let dropped = store.drop_waiting(epoch, endpoint, pairs, "", now);
-    assert_eq!(dropped.await.unwrap(), 0);
-    store
-        .store_provider_state(epoch, endpoint, vec![("key".to_owned(), None)], now)
-        .await
-        .unwrap();
-    store.provider_state(endpoint, names()).await.unwrap();
-    store
-        .provider_state_below(endpoint, "digest")
-        .await
-        .unwrap();
-    store.due(endpoint, now, 10).await.unwrap();
-    store.next_due(endpoint, now).await.unwrap();
+    assert_eq!(rows.drop_waiting(pairs, "", now).await.unwrap(), 0);
+    let updates = vec![("key".to_owned(), None)];
+    rows.store_provider_state(updates, now).await.unwrap();
+    rows.provider_states(names()).await.unwrap();
+    rows.provider_states_below("digest").await.unwrap();
+    rows.due(now, 10).await.unwrap();
+    rows.next_due(now).await.unwrap();
     store.load(endpoint, "waiting").await.unwrap();
     store.attempts(endpoint, "waiting").await.unwrap();
     let outcomes = store.outbox(names(), 10).await.unwrap();
@@ -182,7 +181,7 @@ async fn work(store: &Store) {
     store.with_redeliveries().await.unwrap();
     let stop = CancellationToken::new();
     store.end(epoch, endpoint, now, &stop).await.unwrap();
-    store.replan(epoch, endpoint, now).await.unwrap();
+    rows.replan(now).await.unwrap();
     store.correct_future(now, &stop).await.unwrap();
     store.forget(now, &stop).await.unwrap();
     store.erase(endpoint, epoch, &stop).await.unwrap();

@@ -4,17 +4,19 @@
 //! times a second. Batching needs no timer: a single write commits immediately, and under load many writes share a
 //! sync.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
 use mesh_db::pool::WriteTransaction;
 use mesh_db::{Database, sql};
 use tokio::sync::{mpsc, oneshot, watch};
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
 
 use crate::error::Error;
 pub(super) use crate::store::command::Command;
-use crate::store::saves::Group;
+use crate::store::delivery::Delivery;
+use crate::store::saves::save;
 
 /// Maximum writes per transaction.
 const BATCH_SIZE: usize = 512;
@@ -35,7 +37,8 @@ type Reply = oneshot::Sender<Result<u64, Error>>;
 /// Sends writes to the task. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct Writer {
-    writes: mpsc::Sender<(Option<Write>, Reply)>,
+    writes: mpsc::Sender<(Write, Reply)>,
+    stop: CancellationToken,
     /// Why writes fail. `None` while they succeed.
     pub(super) trouble: watch::Receiver<Option<String>>,
 }
@@ -50,21 +53,31 @@ impl Writer {
             report,
             trouble: None,
         };
-        tokio::spawn(task.run(incoming));
-        Self { writes, trouble }
+        let stop = CancellationToken::new();
+        tokio::spawn(task.run(incoming, stop.clone()));
+        Self {
+            writes,
+            stop,
+            trouble,
+        }
     }
 
     /// Performs a write. Returns the number of rows once it is on disk.
     pub(super) async fn write(&self, epoch: Option<i64>, command: Command) -> Result<u64, Error> {
-        let write = Some(Write { epoch, command });
+        let write = Write { epoch, command };
         let answer = mesh_runtime::ask(&self.writes, |reply| (write, reply)).await;
         answer.ok_or(Error::WriterStopped)?
     }
 
     /// Ends the task after all earlier writes.
     pub(super) async fn close(&self) {
-        // No answer: the task has already ended.
-        drop(mesh_runtime::ask(&self.writes, |reply| (None, reply)).await);
+        let nothing = Command::Change {
+            endpoint: None,
+            statements: Vec::new(),
+        };
+        // An error: the database is not writable, or the task has already ended.
+        drop(self.write(None, nothing).await);
+        self.stop.cancel();
     }
 }
 
@@ -83,26 +96,16 @@ struct Task {
 }
 
 impl Task {
-    async fn run(mut self, mut incoming: mpsc::Receiver<(Option<Write>, Reply)>) {
+    async fn run(mut self, mut incoming: mpsc::Receiver<(Write, Reply)>, stop: CancellationToken) {
         let mut batch = Vec::with_capacity(BATCH_SIZE);
-        let mut closing = None;
-        while closing.is_none() {
+        loop {
             let next_try = self.trouble.as_ref().map(|trouble| trouble.next_try);
             tokio::select! {
                 count = incoming.recv_many(&mut batch, BATCH_SIZE) => if count == 0 { break },
-                () = at(next_try) => {}
+                () = sleep_until(next_try.unwrap_or_else(Instant::now)), if next_try.is_some() => {}
+                () = stop.cancelled() => break,
             }
-            let mut replies = Vec::with_capacity(batch.len());
-            let mut writes = Vec::with_capacity(batch.len());
-            for (write, reply) in batch.drain(..) {
-                match write {
-                    Some(write) => {
-                        writes.push(write);
-                        replies.push(reply);
-                    }
-                    None => closing = Some(reply),
-                }
-            }
+            let (writes, replies): (Vec<_>, Vec<_>) = batch.drain(..).unzip();
             match self.commit(&writes).await {
                 Ok(results) => {
                     self.recovered();
@@ -123,9 +126,6 @@ impl Task {
                         .for_each(|reply| answer(reply, Err(Error::Write(error.to_string()))));
                 }
             }
-        }
-        if let Some(reply) = closing {
-            answer(reply, Ok(0));
         }
     }
 
@@ -187,14 +187,6 @@ impl Task {
     }
 }
 
-/// Sleeps until then, or forever without a time.
-async fn at(time: Option<Instant>) {
-    match time {
-        Some(time) => tokio::time::sleep_until(time).await,
-        None => std::future::pending().await,
-    }
-}
-
 /// Applies writes in order, skipping those whose lease another dispatcher holds. Consecutive stores of deliveries are
 /// combined.
 async fn apply(
@@ -203,25 +195,35 @@ async fn apply(
     epochs: &HashMap<String, i64>,
 ) -> Result<Vec<Result<u64, Error>>, sqlx::Error> {
     let mut results = Vec::with_capacity(writes.len());
-    let mut group = Group::default();
+    let mut group = BTreeMap::new();
     for write in writes {
         if let Err(error) = write.check(epochs) {
             results.push(Err(error));
             continue;
         }
         if let Command::Save(delivery) = &write.command {
-            if !group.add(delivery) {
-                group.store(transaction).await?;
-                group.add(delivery);
+            let key = (&*delivery.endpoint, &*delivery.event_id);
+            if group.contains_key(&key) {
+                save_all(transaction, &mut group).await?;
             }
+            group.insert(key, &**delivery);
             results.push(Ok(1));
         } else {
-            group.store(transaction).await?;
+            save_all(transaction, &mut group).await?;
             results.push(Ok(write.command.apply(transaction).await?));
         }
     }
-    group.store(transaction).await?;
+    save_all(transaction, &mut group).await?;
     Ok(results)
+}
+
+/// Stores different deliveries in one statement, and empties the group. Their order does not matter.
+async fn save_all(
+    transaction: &mut WriteTransaction,
+    group: &mut BTreeMap<(&str, &str), &Delivery>,
+) -> Result<(), sqlx::Error> {
+    let deliveries: Vec<&Delivery> = std::mem::take(group).into_values().collect();
+    save(transaction, &deliveries).await.map(drop)
 }
 
 impl Write {

@@ -45,7 +45,7 @@ pub(crate) struct QueueState {
     pub generation: u64,
     stream_created: DateTime<Utc>,
     /// The position that was stored last.
-    stored: u64,
+    pub stored: u64,
 }
 
 /// An event that came from a queue, and is settled by the first write of its delivery.
@@ -68,8 +68,14 @@ impl QueueState {
         self.tracker.read_to()
     }
 
+    /// Nothing up to this position concerns the endpoint, except what has begun.
     pub(crate) fn advance(&mut self, position: u64) {
         self.tracker.advance(position);
+    }
+
+    /// True if no event is queued or under way.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.tracker.is_idle()
     }
 
     /// Queues an event, unless it has begun before. False if the queue is full.
@@ -154,11 +160,6 @@ impl EventQueue {
         state.tracker.advance(last);
     }
 
-    /// Nothing up to this position concerns the endpoint, except what has begun.
-    pub(crate) fn advance(&self, position: u64) {
-        self.lock().tracker.advance(position);
-    }
-
     /// Drops what has not been taken: it belongs to a stream that is no more.
     pub(crate) fn detach(&self) {
         let mut state = self.lock();
@@ -203,11 +204,6 @@ impl EventQueue {
         self.lock().returned
     }
 
-    /// Nothing is left to read: the end of the stream's events for the endpoint is reached.
-    pub(crate) fn attach(&self) {
-        self.lock().attached = true;
-    }
-
     /// Goes back to the cursor of a queue that has nothing under way: what is not settled is read again.
     pub(crate) fn rewind(&self) {
         let mut state = self.lock();
@@ -222,14 +218,6 @@ impl EventQueue {
         self.changed.notified().await;
     }
 
-    pub(crate) fn read_to(&self) -> u64 {
-        self.lock().tracker.read_to()
-    }
-
-    pub(crate) fn is_attached(&self) -> bool {
-        self.lock().attached
-    }
-
     /// True if the reader supplies it, and there is nothing in it.
     pub(crate) fn is_waiting(&self) -> bool {
         let state = self.lock();
@@ -241,23 +229,10 @@ impl EventQueue {
         self.lock().under_way > 0
     }
 
-    /// True if no event is queued or under way.
-    pub(crate) fn is_idle(&self) -> bool {
-        self.lock().tracker.is_idle()
-    }
-
     /// True if the endpoint has handled every event that the reader has read.
     pub fn is_up_to_date(&self) -> bool {
         let state = self.lock();
-        state.attached && state.tracker.is_idle()
-    }
-
-    pub(crate) fn stored(&self) -> u64 {
-        self.lock().stored
-    }
-
-    pub(crate) fn set_stored(&self, position: u64) {
-        self.lock().stored = position;
+        state.attached && state.is_idle()
     }
 
     /// The cursor to store in the transaction that settles these events, and when the stream was created.

@@ -85,7 +85,7 @@ async fn what_a_removed_endpoint_leaves_is_ended_and_erased_while_deliveries_go_
     let (store, epoch, stop) = (&tables.store, tables.epoch, CancellationToken::new());
     assert!(!store.erase("one", epoch, &stop).await.unwrap());
     assert_eq!(counts(&tables).await.waiting, COUNT, "it is not removed");
-    let removed = store.set_activity("one", Activity::Removed, "", start(), None);
+    let removed = store.set_activity("one", Activity::Removed, "", start(), None, &[]);
     assert!(removed.await.unwrap());
     assert!(!store.erase("one", epoch - 1, &stop).await.unwrap());
     assert_eq!(counts(&tables).await.waiting, COUNT, "it is another's");

@@ -200,7 +200,11 @@ async fn the_guard_judges_before_the_proxy_is_asked() {
         for scheme in ["http", "https"] {
             let failure = send(&http, &allowed, &format!("{scheme}://{host}:{port}/")).await;
             let failure = failure.expect_err(host);
-            assert_eq!(failure.cause, Cause::Address, "{host}: {failure:?}");
+            assert_eq!(
+                Cause::from(failure.kind),
+                Cause::Address,
+                "{host}: {failure:?}"
+            );
         }
     }
     assert!(proxy.heads().is_empty(), "{:?}", proxy.heads());
@@ -236,7 +240,7 @@ async fn a_proxy_that_fails_is_told_from_a_receiver_that_fails() {
     let proxy = Proxy::start(Manner::Refuse(403)).await;
     let refused = failure(&proxy, encrypted).await;
     assert!(
-        refused.cause == Cause::Proxy && refused.error.contains("or cannot reach it"),
+        Cause::from(refused.kind) == Cause::Proxy && refused.error.contains("or cannot reach it"),
         "{refused:?}"
     );
 
@@ -244,7 +248,8 @@ async fn a_proxy_that_fails_is_told_from_a_receiver_that_fails() {
     for url in [plain, encrypted] {
         let refused = failure(&proxy, url).await;
         assert!(
-            refused.cause == Cause::Proxy && refused.error.contains("proxy.credentials_file"),
+            Cause::from(refused.kind) == Cause::Proxy
+                && refused.error.contains("proxy.credentials_file"),
             "{refused:?}"
         );
     }
@@ -257,7 +262,7 @@ async fn a_proxy_that_fails_is_told_from_a_receiver_that_fails() {
     for url in [plain, encrypted] {
         let refused = failure(&down, url).await;
         assert!(
-            refused.cause == Cause::Proxy
+            Cause::from(refused.kind) == Cause::Proxy
                 && refused.error.starts_with("connect to the site's proxy"),
             "{refused:?}"
         );
@@ -269,7 +274,8 @@ async fn a_proxy_that_fails_is_told_from_a_receiver_that_fails() {
     let http = http(&silent.config(&json!({})));
     let failure = send(&http, &hasty, encrypted).await.unwrap_err();
     assert!(
-        failure.cause == Cause::Timeout && failure.error.contains("by the site's proxy"),
+        Cause::from(failure.kind) == Cause::Timeout
+            && failure.error.contains("by the site's proxy"),
         "{failure:?}"
     );
 
@@ -284,7 +290,7 @@ async fn a_proxy_that_fails_is_told_from_a_receiver_that_fails() {
     .await;
     let refused = refused.unwrap_err();
     assert!(
-        refused.cause == Cause::Tls && refused.error.contains("127.0.0.2:9"),
+        Cause::from(refused.kind) == Cause::Tls && refused.error.contains("127.0.0.2:9"),
         "{refused:?}"
     );
 }

@@ -7,12 +7,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use event_message::format::Request;
+use guarded_http::Failure;
 use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 use url::{Host, Url};
 use webhook_dispatcher::attempt::cause::Cause;
-use webhook_dispatcher::delivery::http::{Attributes, Failure, Http};
+use webhook_dispatcher::delivery::http::{Attributes, Http};
 use webhook_dispatcher::{Config, Endpoint, Network};
 
 use crate::harness::SECRET;
@@ -225,9 +226,9 @@ async fn no_form_of_an_inner_address_is_dialled() {
             .await
             .expect_err(host);
         // The resolver may not know this name. If it does, the address is refused.
-        let unknown = host == "localhost." && failure.cause == Cause::Unreachable;
+        let unknown = host == "localhost." && Cause::from(failure.kind) == Cause::Unreachable;
         assert!(
-            failure.cause == Cause::Address || unknown,
+            Cause::from(failure.kind) == Cause::Address || unknown,
             "{host}: {failure:?}"
         );
     }
@@ -262,7 +263,11 @@ async fn no_two_readers_of_an_address_disagree() {
         };
         read += 1;
         let failure = send(&http, &closed, url.as_str()).await.expect_err(&text);
-        assert_eq!(failure.cause, Cause::Address, "{text}: {failure:?}");
+        assert_eq!(
+            Cause::from(failure.kind),
+            Cause::Address,
+            "{text}: {failure:?}"
+        );
         if !matches!(url.host(), Some(Host::Domain(_))) {
             let config = json!({"allow_http": true, "endpoints": [{"name": "x", "url": text, "secret": SECRET}]});
             let config: Config = serde_json::from_value(config).unwrap();
@@ -293,7 +298,7 @@ async fn failures_have_different_names() {
     let failure = send(&http, &open, &format!("https://127.0.0.1:{port}/"))
         .await
         .unwrap_err();
-    assert_eq!(failure.cause, Cause::Tls, "{failure:?}");
+    assert_eq!(Cause::from(failure.kind), Cause::Tls, "{failure:?}");
     let free = TcpListener::bind("127.0.0.1:0")
         .await
         .unwrap()
@@ -303,5 +308,5 @@ async fn failures_have_different_names() {
     let failure = send(&http, &open, &format!("http://127.0.0.1:{free}/"))
         .await
         .unwrap_err();
-    assert_eq!(failure.cause, Cause::Unreachable, "{failure:?}");
+    assert_eq!(Cause::from(failure.kind), Cause::Unreachable, "{failure:?}");
 }

@@ -47,15 +47,9 @@ impl WorkerPool {
                         endpoint = name,
                         "endpoint is no longer in any mesh.toml, removing it"
                     );
-                    store
-                        .set_activity(
-                            name,
-                            Activity::Removed,
-                            "removed from the configuration",
-                            now,
-                            None,
-                        )
-                        .await?;
+                    let (state, reason) = (Activity::Removed, "removed from the configuration");
+                    let removed = store.set_activity(name, state, reason, now, None, &[]);
+                    removed.await?;
                     self.wake();
                 }
                 Some(_) | None => {}

@@ -1,12 +1,12 @@
-//! HTTP statuses that count as delivered, if an endpoint configures them.
+//! HTTP statuses that count as delivered, if a receiver's owner configures them.
 
 use std::ops::RangeInclusive;
 
-use event_message::attempt_outcome::Outcome;
+use crate::attempt_outcome::Outcome;
 
 /// Statuses that mean success. If empty, [`Outcome::of_status`] decides.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Codes(Vec<RangeInclusive<u16>>);
+pub struct SuccessCodes(Vec<RangeInclusive<u16>>);
 
 /// Not a status, class or range.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -15,7 +15,7 @@ pub struct Codes(Vec<RangeInclusive<u16>>);
 )]
 pub struct InvalidCode(String);
 
-impl Codes {
+impl SuccessCodes {
     /// Parses the configured statuses.
     ///
     /// # Errors
@@ -63,8 +63,8 @@ mod tests {
 
     use super::*;
 
-    fn codes(written: &[&str]) -> Result<Codes, InvalidCode> {
-        Codes::parse(&written.iter().map(ToString::to_string).collect::<Vec<_>>())
+    fn codes(written: &[&str]) -> Result<SuccessCodes, InvalidCode> {
+        SuccessCodes::parse(&written.iter().map(ToString::to_string).collect::<Vec<_>>())
     }
 
     #[test]

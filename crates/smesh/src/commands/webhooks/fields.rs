@@ -1,15 +1,12 @@
 //! Converts the command line's settings of an endpoint into the API's form.
 
+use event_message::format::Format;
+use serde::Deserialize as _;
 use serde_json::{Map, Value, json};
 
 use crate::cli::{WebhookAdd, WebhookEdit, WebhookFields};
 use crate::error::Error;
 use crate::secret_input::SecretInput;
-
-/// Formats whose URL is a secret, so the command prompts for it.
-const CHATS: [&str; 3] = ["slack", "teams", "discord"];
-/// Secret settings of formats.
-const SECRETS: [&str; 2] = ["token", "routing_key"];
 
 /// The body that creates an endpoint.
 pub(super) fn add(args: &WebhookAdd) -> Result<Value, Error> {
@@ -19,14 +16,11 @@ pub(super) fn add(args: &WebhookAdd) -> Result<Value, Error> {
     if let Some(owner) = &args.owner {
         spec.insert("owner".into(), owner.clone().into());
     }
-    let is_chat = CHATS.map(Value::from).contains(
-        &spec
-            .get("format")
-            .map_or(Value::Null, |format| format["type"].clone()),
-    );
+    let format = spec.get("format").and_then(known_format);
+    let is_secret = format.is_some_and(|format| format.address_is_secret());
     let address = match &args.address {
         Some(address) => Some(input.value("address", address)?),
-        None if is_chat && !spec.contains_key("url") => input.prompt("address")?,
+        None if is_secret && !spec.contains_key("url") => input.prompt("address")?,
         None => None,
     };
     if let Some(address) = address {
@@ -139,12 +133,18 @@ pub(super) fn format(written: &str, input: &mut SecretInput) -> Result<Value, Er
     }
     let mut format: Value =
         serde_json::from_str(&text).map_err(|error| Error::Usage(format!("--format: {error}")))?;
-    for key in SECRETS {
-        if let Some(written) = format[key].as_str() {
-            format[key] = input.value(key, written)?.into();
+    let settings = known_format(&format);
+    for (key, secret) in settings.iter().flat_map(Format::secrets) {
+        if secret.file().is_none() {
+            format[key] = input.value(key, secret.expose())?.into();
         }
     }
     Ok(format)
+}
+
+/// The format that the API will read. `None` if the API refuses it.
+fn known_format(format: &Value) -> Option<Format> {
+    Format::deserialize(format).ok()
 }
 
 #[cfg(test)]

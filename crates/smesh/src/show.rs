@@ -304,6 +304,18 @@ pub fn micros(micros: i128, currency: &str) -> String {
         .to_owned()
 }
 
+/// Shown instead of an amount where no run has a price.
+pub const NO_PRICE: &str = "no price";
+
+/// Formats an amount of the API: millionths as text, null where no run has a price.
+pub fn amount(value: &Value, currency: &str) -> String {
+    if value.is_null() {
+        return NO_PRICE.to_owned();
+    }
+    let amount = value.as_str().and_then(|micros| micros.parse().ok());
+    amount.map_or_else(|| "?".to_owned(), |amount| micros(amount, currency))
+}
+
 /// That runs without a price are missing in amounts. `None` if all have one.
 pub fn unpriced(runs: u64) -> Option<String> {
     (runs > 0).then(|| event_message::text::unpriced(runs))

@@ -85,14 +85,9 @@ fn of_file(text: &str) -> Result<Vec<Value>, Error> {
     }
 }
 
-/// An amount, or that there is no price.
+/// An amount of a budget, or that there is no price.
 fn amount(budget: &Value, key: &str) -> String {
-    if budget[key].is_null() {
-        return "no price".to_owned();
-    }
-    let micros = budget[key].as_str().and_then(|micros| micros.parse().ok());
-    let currency = show::value(&budget["currency"]);
-    micros.map_or_else(|| "?".to_owned(), |micros| show::micros(micros, &currency))
+    show::amount(&budget[key], &show::value(&budget["currency"]))
 }
 
 /// Expected use at the end of the period.

@@ -79,21 +79,6 @@ async fn sums_of_runs(
     show::answer(global, &answer, |answer| spent(answer, args.by))
 }
 
-fn no_price() -> String {
-    "no price".to_owned()
-}
-
-/// An amount, or that there is no price.
-fn amount(value: &Value, currency: &str) -> String {
-    if value.is_null() {
-        return no_price();
-    }
-    value
-        .as_str()
-        .and_then(|micros| micros.parse().ok())
-        .map_or_else(|| "?".to_owned(), |micros| show::micros(micros, currency))
-}
-
 /// Number of runs without a price.
 fn unpriced_runs(row: &Value) -> u64 {
     row["unpriced_runs"].as_u64().unwrap_or_default()
@@ -118,7 +103,10 @@ fn spent(answer: &Value, by: cli::CostBy) -> String {
         }
         unpriced += row.unpriced_runs;
         let money = |micros: Option<i128>| {
-            micros.map_or_else(no_price, |micros| show::micros(micros, &row.currency))
+            micros.map_or_else(
+                || show::NO_PRICE.to_owned(),
+                |micros| show::micros(micros, &row.currency),
+            )
         };
         rows.push(vec![
             row.label().to_owned(),
@@ -189,7 +177,7 @@ fn person_line(person: &Value, with_total: bool) -> Option<String> {
     let amounts = person["amounts"].as_array().into_iter().flatten();
     let totals: Vec<String> = amounts
         .filter(|_| with_total)
-        .map(|row| amount(&row["total_micros"], &show::value(&row["currency"])))
+        .map(|row| show::amount(&row["total_micros"], &show::value(&row["currency"])))
         .collect();
     Some(if totals.is_empty() {
         format!("  {text}")
@@ -202,7 +190,7 @@ fn sums(amounts: &Value, since: &str) -> Vec<String> {
     let mut lines = Vec::new();
     for row in amounts.as_array().into_iter().flatten() {
         let currency = show::value(&row["currency"]);
-        let money = |key: &str| amount(&row[key], &currency);
+        let money = |key: &str| show::amount(&row[key], &currency);
         let count = |key: &str| row[key].as_u64().unwrap_or_default();
         let unpriced = unpriced_runs(row);
         if row["total_micros"].is_null() {
@@ -266,12 +254,12 @@ fn nodes(answer: &Value) -> String {
     let mut heading = vec!["NODE".to_owned(), "TYPE".to_owned(), "COST".to_owned()];
     heading.extend(categories.iter().map(|category| category.to_uppercase()));
     let cells = |row: &Value| {
-        let mut cells = vec![amount(&row["cost_micros"], &currency)];
+        let mut cells = vec![show::amount(&row["cost_micros"], &currency)];
         cells.extend(categories.iter().map(|category| {
             let micros = &row["category_micros"][category.as_str()];
             match micros.is_null() {
                 true => String::new(),
-                false => amount(micros, ""),
+                false => show::amount(micros, ""),
             }
         }));
         cells
@@ -325,14 +313,7 @@ fn live(answer: &Value) -> String {
         .to_vec(),
     ];
     for job in answer["jobs"].as_array().into_iter().flatten() {
-        let has_problem = !show::value(&job["problem"]).is_empty();
-        let money = |key: &str| {
-            if has_problem && job[key].is_null() {
-                "no price".to_owned()
-            } else {
-                amount(&job[key], &currency)
-            }
-        };
+        let money = |key: &str| show::amount(&job[key], &currency);
         rows.push(vec![
             show::value(&job["job"]),
             show::value(&job["user"]),
@@ -350,7 +331,10 @@ fn live(answer: &Value) -> String {
     let mut lines = vec![show::table(&rows)];
     let burn_rate = &answer["burn_rate_micros"];
     if !burn_rate.is_null() {
-        lines.push(format!("{} per hour now", amount(burn_rate, &currency)));
+        lines.push(format!(
+            "{} per hour now",
+            show::amount(burn_rate, &currency)
+        ));
     }
     // Of the sum above; the number in the answer is about the cost so far.
     let jobs = answer["jobs"].as_array().into_iter().flatten();

@@ -188,7 +188,7 @@ fn check(global: &Global, file: &Path, book: Option<&Path>) -> Result<ExitCode, 
         } else if !passed {
             let expected = check
                 .expected
-                .map_or_else(|| "no price".to_owned(), |cost| amount(cost.0));
+                .map_or_else(|| show::NO_PRICE.to_owned(), |cost| amount(cost.0));
             let found = match found {
                 Ok(cost) => format!("it costs {}", amount(cost)),
                 Err(error) => format!("it has no price: {}", error.problem()),

@@ -209,7 +209,7 @@ fn by_day(page: &mut String, days: &[Row]) {
 
 /// An amount, or that there is no price.
 fn cell(amount: Option<i128>) -> String {
-    amount.map_or_else(|| "no price".to_owned(), decimal)
+    amount.map_or_else(|| show::NO_PRICE.to_owned(), decimal)
 }
 
 fn escaped(text: &str) -> String {

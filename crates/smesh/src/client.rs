@@ -12,12 +12,13 @@ use reqwest::Method;
 use serde_json::Value;
 use tokio::sync::OnceCell;
 
-use self::unguarded::ENTRY_STREAM;
+use self::event_stream::ENTRY_STREAM;
 use crate::error::Error;
 use crate::known_ledgers;
 
 pub use address::ApiAddress;
-pub use unguarded::{Download, Entries, Query, Readiness, UnguardedClient};
+pub use event_stream::Entries;
+pub use unguarded::{Download, Query, Readiness, UnguardedClient};
 
 /// Client of the API. Before its first answer of the ledger it checks that the ledger continues what it showed before ([`known_ledgers::guard`]).
 #[derive(Clone, Debug)]
@@ -73,8 +74,8 @@ impl Client {
     /// # Errors
     /// As [`UnguardedClient::get`], or if the ledger contradicts what it showed before.
     pub async fn get(&self, path: &str, query: &Query) -> Result<Value, Error> {
-        self.check_ledger(&Method::GET, path).await?;
-        self.unguarded.get(path, query).await
+        let client = self.guarded(&Method::GET, path).await?;
+        client.get(path, query).await
     }
 
     /// Sends a POST without a body.
@@ -82,8 +83,7 @@ impl Client {
     /// # Errors
     /// As [`Client::get`].
     pub async fn post(&self, path: &str) -> Result<Value, Error> {
-        self.check_ledger(&Method::POST, path).await?;
-        self.unguarded.post(path).await
+        self.send_json(Method::POST, path, None, &[]).await
     }
 
     /// Sends an optional JSON document with additional headers.
@@ -97,8 +97,8 @@ impl Client {
         body: Option<&Value>,
         headers: &[(&'static str, String)],
     ) -> Result<Value, Error> {
-        self.check_ledger(&method, path).await?;
-        self.unguarded.send_json(method, path, body, headers).await
+        let client = self.guarded(&method, path).await?;
+        client.send_json(method, path, body, headers).await
     }
 
     /// Gets a document of any type, which may be long.
@@ -106,8 +106,8 @@ impl Client {
     /// # Errors
     /// As [`Client::get`].
     pub async fn download(&self, path: &str, query: &Query) -> Result<Download, Error> {
-        self.check_ledger(&Method::GET, path).await?;
-        self.unguarded.download(path, query).await
+        let client = self.guarded(&Method::GET, path).await?;
+        client.download(path, query).await
     }
 
     /// Follows `/v1/events/stream`: entries after a sequence, as they are appended.
@@ -115,18 +115,18 @@ impl Client {
     /// # Errors
     /// As [`Client::get`]. The stream ends when the connection does.
     pub async fn follow(&self, query: &Query) -> Result<Entries, Error> {
-        self.check_ledger(&Method::GET, ENTRY_STREAM).await?;
-        self.unguarded.follow(query).await
+        let download = self.download(ENTRY_STREAM, query).await?;
+        Ok(event_stream::entries(download))
     }
 
-    /// Checks the ledger once, before the first request that reads it.
-    async fn check_ledger(&self, method: &Method, path: &str) -> Result<(), Error> {
+    /// The client for a request. Checks the ledger once, before the first request that reads it.
+    async fn guarded(&self, method: &Method, path: &str) -> Result<&UnguardedClient, Error> {
         if reads_ledger(method, path) {
             // Boxed: most requests do not need it.
             let check = || Box::pin(known_ledgers::guard(self.unguarded()));
             self.checked.get_or_try_init(check).await?;
         }
-        Ok(())
+        Ok(&self.unguarded)
     }
 }
 

@@ -1,11 +1,38 @@
 //! Events of a text/event-stream.
 
+use std::pin::Pin;
+
+use futures_util::Stream;
+use futures_util::stream::try_unfold;
 use serde_json::Value;
 
+use super::Download;
 use crate::error::Error;
 
+/// Path of the stream of ledger entries.
+pub(super) const ENTRY_STREAM: &str = "/v1/events/stream";
+
+/// Stream of ledger entries as they are appended.
+pub type Entries = Pin<Box<dyn Stream<Item = Result<Value, Error>> + Send>>;
+
+/// Reads the entries of a stream as they arrive.
+pub(super) fn entries(download: Download) -> Entries {
+    let state = (download, Vec::new());
+    Box::pin(try_unfold(state, async |(mut download, mut text)| {
+        loop {
+            if let Some(value) = next_entry(&mut text)? {
+                return Ok(Some((value, (download, text))));
+            }
+            match download.next().await? {
+                None => return Ok(None),
+                Some(data) => text.extend_from_slice(&data),
+            }
+        }
+    }))
+}
+
 /// Takes the next event from a text/event-stream. `None` if no complete event has arrived. Comments only keep the connection alive.
-pub(super) fn next_entry(received: &mut Vec<u8>) -> Result<Option<Value>, Error> {
+fn next_entry(received: &mut Vec<u8>) -> Result<Option<Value>, Error> {
     while let Some(end) = received.windows(2).position(|pair| pair == b"\n\n") {
         // Complete blocks only: the network may split a character, but never in a blank line.
         let block: Vec<u8> = received.drain(..end + 2).collect();

@@ -2,25 +2,19 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::pin::Pin;
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::Stream;
 use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, RETRY_AFTER};
 use reqwest::{Certificate, Method, Response, redirect};
 use secrecy::ExposeSecret as _;
 use serde_json::Value;
 
 use super::address::ApiAddress;
-use super::event_stream::next_entry;
 use crate::error::Error;
 
 /// Time to connect. Answers may take longer: an export, or a stream.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
-
-/// Path of the stream of ledger entries.
-pub(super) const ENTRY_STREAM: &str = "/v1/events/stream";
 
 /// Client of the API that takes any answer of the ledger: to check it, to accept it, or to report on it.
 #[derive(Clone, Debug)]
@@ -61,9 +55,6 @@ impl Download {
     }
 }
 
-/// Stream of ledger entries as they are appended.
-pub type Entries = Pin<Box<dyn Stream<Item = Result<Value, Error>> + Send>>;
-
 impl UnguardedClient {
     /// Creates a client for an address. Connects with the first request.
     ///
@@ -100,15 +91,8 @@ impl UnguardedClient {
     /// # Errors
     /// If the API is unreachable, refuses, or its answer is not JSON.
     pub async fn get(&self, path: &str, query: &Query) -> Result<Value, Error> {
-        self.ask(Method::GET, path, query).await
-    }
-
-    /// Sends a POST without a body.
-    ///
-    /// # Errors
-    /// As [`UnguardedClient::get`].
-    pub async fn post(&self, path: &str) -> Result<Value, Error> {
-        self.ask(Method::POST, path, &Query::new()).await
+        let response = self.send(Method::GET, path, query).await?;
+        self.document(response).await
     }
 
     /// Sends an optional JSON document with additional headers.
@@ -153,11 +137,6 @@ impl UnguardedClient {
         })
     }
 
-    async fn ask(&self, method: Method, path: &str, query: &Query) -> Result<Value, Error> {
-        let response = self.send(method, path, query).await?;
-        self.document(response).await
-    }
-
     async fn body(&self, response: Response) -> Result<Bytes, Error> {
         let body = response.bytes().await;
         body.map_err(|error| self.unreachable(&error))
@@ -186,29 +165,6 @@ impl UnguardedClient {
             return Ok(Download { client, response });
         }
         Err(self.refusal(response).await)
-    }
-
-    /// Follows `/v1/events/stream`: entries after a sequence, as they are appended.
-    ///
-    /// # Errors
-    /// As [`UnguardedClient::get`]. The stream ends when the connection does.
-    pub async fn follow(&self, query: &Query) -> Result<Entries, Error> {
-        let download = self.download(ENTRY_STREAM, query).await?;
-        let state = (download, Vec::new());
-        Ok(Box::pin(futures_util::stream::try_unfold(
-            state,
-            async |(mut download, mut text)| {
-                loop {
-                    if let Some(value) = next_entry(&mut text)? {
-                        return Ok(Some((value, (download, text))));
-                    }
-                    match download.next().await? {
-                        None => return Ok(None),
-                        Some(data) => text.extend_from_slice(&data),
-                    }
-                }
-            },
-        )))
     }
 
     async fn send(&self, method: Method, path: &str, query: &Query) -> Result<Response, Error> {

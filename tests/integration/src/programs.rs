@@ -139,8 +139,8 @@ fn build(folder: &Path, packages: &[&str]) -> Result<(), Error> {
         command.arg("--release");
         command.args(packages.iter().flat_map(|package| ["--package", package]));
     } else {
-        // As everything else is built: single packages would select other features of their dependencies, and all be built again.
-        command.arg("--workspace");
+        // As the Makefile builds: other targets would select other features of dependencies, and all be built again.
+        command.args(["--workspace", "--bins", "--examples"]);
     }
     let output = command.output().map_err(Error::io("run", "cargo"))?;
     if output.status.success() {

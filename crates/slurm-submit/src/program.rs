@@ -66,6 +66,9 @@ fn answer(arguments: &Arguments, request: &Request) -> Result<Answer, SubmitErro
         return runtime()?.block_on(put).map(Answer::Submitted);
     }
     policy.permits(&owner)?;
+    if matches!(request.verb, Verb::Permits) {
+        return Ok(Answer::Permitted);
+    }
     owner
         .become_this()
         .map_err(|error| SubmitError::transient(format!("become user {}: {error}", owner.name)))?;
@@ -103,7 +106,8 @@ fn validate(request: &Request) -> Result<(), SubmitError> {
         | Verb::Confirm { .. }
         | Verb::Release { .. }
         | Verb::Cancel { .. }
-        | Verb::FindHeld(_) => Ok(()),
+        | Verb::FindHeld(_)
+        | Verb::Permits => Ok(()),
     }
 }
 
@@ -138,6 +142,7 @@ impl OwnersSlurm {
             Verb::Cancel { job, key } => Answer::Acted(self.cancel(*job, key).await?),
             Verb::FindHeld(keys) => Answer::Found(self.held(keys).await?),
             Verb::Act { job, action } => Answer::Acted(self.act(job, action).await?),
+            Verb::Permits => Answer::Permitted,
         })
     }
 

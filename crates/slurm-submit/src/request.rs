@@ -52,6 +52,8 @@ pub(crate) enum Verb {
         job: String,
         action: Action,
     },
+    /// Asks whether jobs may be submitted for the user.
+    Permits,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -62,5 +64,6 @@ pub(crate) enum Answer {
     Confirmed(Confirmation),
     Tasks(Vec<ArrayRecord>),
     Acted(Acted),
+    Permitted,
     Failed(SubmitError),
 }

@@ -191,6 +191,17 @@ impl Submitter {
         self.acted(owner, Verb::Act { job, action }).await
     }
 
+    /// Checks that jobs may be submitted for this user: by the program's configuration and rights. Asks nothing of Slurm.
+    ///
+    /// # Errors
+    /// [`SubmitError::Refused`] with the reason if they may not. Otherwise nothing is known.
+    pub async fn permits(&self, owner: &str) -> Result<(), SubmitError> {
+        match self.ask(owner, Verb::Permits).await? {
+            Answer::Permitted => Ok(()),
+            other => Err(odd(&other)),
+        }
+    }
+
     async fn found(&self, owner: &str, verb: Verb) -> Result<Vec<FoundJob>, SubmitError> {
         match self.ask(owner, verb).await? {
             Answer::Found(jobs) => Ok(jobs),

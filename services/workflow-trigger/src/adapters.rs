@@ -1,5 +1,6 @@
 //! The database.
 
+pub mod api_rules;
 pub mod approvals;
 pub mod arrays;
 pub mod bus;

@@ -1,6 +1,6 @@
 //! `/v1/triggers` and `/v1/trigger-runs`: rules, what became of their events, and what people may do about them.
 //!
-//! Owners see and use their own rules; auditors see all; administrators see and use all. A rule that a caller may not see does not exist for
+//! Owners see, use, make and delete their own rules; auditors see all; administrators see and use all. A rule that a caller may not see does not exist for
 //! them. The approvers of a rule see its runs.
 
 mod allowance;
@@ -10,6 +10,7 @@ mod manage;
 pub mod openapi;
 mod path_params;
 mod responses;
+mod rules;
 mod view;
 
 use std::collections::BTreeSet;
@@ -17,14 +18,17 @@ use std::sync::Arc;
 
 use axum::extract::rejection::{JsonRejection, QueryRejection};
 use axum::extract::{DefaultBodyLimit, Path, Query, State};
+use axum::http::StatusCode;
 use axum::routing::{get, post};
 use axum::{Extension, Json, Router};
 use chrono::Utc;
 use mesh_bus::Bus;
 use mesh_runtime::api::{AuditedRead, Caller, Problem, Role};
 use serde::Deserialize;
+use slurm_submit::Submitter;
 use tokio::sync::{Notify, watch};
 
+use crate::active_rules::ActiveRules;
 use crate::adapters::intents::RunQuery;
 use crate::adapters::store::Store;
 use crate::domain::guards::SiteLimits;
@@ -33,7 +37,7 @@ use crate::domain::intent::{Intent, IntentState, RunPosition};
 use crate::domain::rule::{Rule, RuleId};
 use crate::driver;
 pub(crate) use allowance::{AllowanceLimits, Allowances};
-use view::{RuleList, RuleView, RunList, RunView};
+use view::{RuleList, RuleView, RunList, RunView, UnusableRule};
 
 /// Runs of a page.
 const DEFAULT_RUNS: u32 = 50;
@@ -45,7 +49,12 @@ pub(crate) struct Api {
     pub store: Store,
     pub bus: Bus,
     pub rules: watch::Receiver<Arc<Rules>>,
+    /// Where rules by API are checked and take effect.
+    pub active: ActiveRules,
+    pub submitter: Submitter,
     pub limits: SiteLimits,
+    /// Maximum number of rules that a user has by API.
+    pub rules_per_user: u32,
     /// What senders of events have left.
     pub allowances: Arc<Allowances>,
     /// Cluster of this process.
@@ -59,7 +68,10 @@ pub(crate) fn router(api: Api) -> Router {
     Router::new()
         .route("/v1/triggers", get(list))
         .route("/v1/triggers/openapi.json", get(openapi::serve))
-        .route("/v1/triggers/{owner}/{name}", get(show))
+        .route(
+            "/v1/triggers/{owner}/{name}",
+            get(show).put(rules::apply).delete(rules::delete),
+        )
         .route("/v1/triggers/{owner}/{name}/test", post(manage::test))
         .route("/v1/triggers/{owner}/{name}/fire", post(manage::fire))
         .route("/v1/triggers/{owner}/{name}/pause", post(manage::pause))
@@ -122,13 +134,25 @@ async fn list(
         audited_read.row(&rule.id.owner);
         list.push(RuleView::new(rule, states.get(&rule.id), now));
     }
-    Ok((audited_read.extension(), Json(RuleList { rules: list })))
+    let unusable = rules.unusable().iter();
+    let unusable = unusable.filter(|(id, _)| sees(&caller, id));
+    let unusable: Vec<UnusableRule> = unusable
+        .map(|(id, reason)| {
+            audited_read.row(&id.owner);
+            UnusableRule::new(id, reason)
+        })
+        .collect();
+    let list = RuleList {
+        rules: list,
+        unusable,
+    };
+    Ok((audited_read.extension(), Json(list)))
 }
 
 /// Returns a rule.
 #[utoipa::path(get, operation_id = "getTrigger", path = "/v1/triggers/{owner}/{name}", tag = "triggers", params(path_params::RulePath), responses(
     (status = 200, description = "The rule", body = RuleView), (status = 401, response = responses::Unauthorized),
-    (status = 404, response = responses::NotFound), (status = 503, response = responses::Unavailable),
+    (status = 404, response = responses::NotFound), (status = 409, response = responses::Conflict), (status = 503, response = responses::Unavailable),
 ))]
 async fn show(
     caller: Caller,
@@ -139,7 +163,7 @@ async fn show(
     let states = api.store.rule_states().await?;
     let mut audited_read = AuditedRead::to(&caller);
     audited_read.row(&rule.id.owner);
-    let view = RuleView::new(&rule, states.get(&rule.id), Utc::now());
+    let view = RuleView::detailed(&rule, states.get(&rule.id), Utc::now());
     Ok((audited_read.extension(), Json(view)))
 }
 
@@ -207,8 +231,18 @@ impl Api {
     fn rule(&self, caller: &Caller, owner: &str, name: &str) -> Result<Arc<Rule>, Problem> {
         let rules = self.rules.borrow();
         let rule = rules.get(owner, name).filter(|rule| sees(caller, &rule.id));
-        rule.cloned()
-            .ok_or_else(|| Problem::not_found(format!("no rule \"{owner}/{name}\"")))
+        if let Some(rule) = rule {
+            return Ok(Arc::clone(rule));
+        }
+        let mut unusable = rules.unusable().iter();
+        let unusable = unusable.find(|(id, _)| id.owner == owner && id.name == name);
+        Err(match unusable.filter(|(id, _)| sees(caller, id)) {
+            Some((id, reason)) => Problem::new(
+                StatusCode::CONFLICT,
+                format!("rule \"{id}\" cannot be used: {reason}; apply it again, or delete it"),
+            ),
+            None => Problem::not_found(format!("no rule \"{owner}/{name}\"")),
+        })
     }
 
     /// A rule that the caller may use.

@@ -1,5 +1,6 @@
 //! Section `[workflow-trigger]` of `mesh.toml`.
 
+pub mod configured_rules;
 mod rule;
 mod source;
 
@@ -7,15 +8,18 @@ pub(crate) use source::secrets;
 
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use mesh_db::DatabaseConfig;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use configured_rules::ConfiguredRules;
+
 use crate::api::{AllowanceLimits, Allowances};
 use crate::domain::guards::SiteLimits;
-use crate::domain::index::Rules;
+use crate::domain::rule::RuleAuthor;
 
 /// The defaults, with a comment for each key.
 pub const DEFAULTS: &str = include_str!("../config/default.toml");
@@ -48,6 +52,8 @@ pub struct Config {
     pub retention: Duration,
     /// Maximum number of events per transaction.
     pub batch_size: usize,
+    /// Whether there are rules by API beside those of this section.
+    pub api_rules: bool,
     /// The program that runs Slurm's commands as the owner.
     pub submitter: slurm_submit::Config,
     /// The rules as written. [`Config::rules`] checks them one by one, so that a fault names its rule.
@@ -72,6 +78,8 @@ pub struct LimitsConfig {
     pub per_user_hour: u32,
     /// Maximum number of firings in an hour.
     pub per_hour: u32,
+    /// Maximum number of rules that a user has by API.
+    pub rules_per_user: u32,
     /// Maximum number of events that a user publishes in a minute.
     pub user_events_per_minute: NonZeroU32,
     /// Maximum size of the events that a user publishes in a minute, in bytes.
@@ -94,6 +102,7 @@ impl Default for Config {
             array_wait: Duration::from_secs(3_600),
             retention: Duration::from_secs(30 * 86_400),
             batch_size: 64,
+            api_rules: false,
             submitter: slurm_submit::Config::default(),
             rules: Vec::new(),
             sources: Vec::new(),
@@ -110,6 +119,7 @@ impl Default for LimitsConfig {
             jobs_per_root: 100,
             per_user_hour: 240,
             per_hour: 2_000,
+            rules_per_user: 20,
             user_events_per_minute: number(120),
             user_bytes_per_minute: number(1 << 20),
             source_events_per_minute: number(6_000),
@@ -171,11 +181,11 @@ impl Config {
         &self,
         cluster: &str,
         relative: impl Fn(&Path) -> PathBuf,
-    ) -> Result<Rules, Vec<String>> {
+    ) -> Result<ConfiguredRules, Vec<String>> {
         let (mut sources, mut faults) = (Vec::new(), Vec::new());
         for config in &self.sources {
             match config.source(&relative) {
-                Ok(source) => sources.push(source),
+                Ok(source) => sources.push(Arc::new(source)),
                 Err(problems) => faults.extend(problems),
             }
         }
@@ -187,9 +197,22 @@ impl Config {
                 pair[0]
             ));
         }
-        let rules = rule::all(cluster, &self.rules, &relative(&self.scripts), &names);
-        match rules {
-            Ok(rules) if faults.is_empty() => Ok(Rules::new(rules, sources)),
+        let scripts = relative(&self.scripts);
+        let context = rule::RuleContext {
+            cluster,
+            scripts: Some(&scripts),
+            sources: &names,
+            author: RuleAuthor::Administrator,
+        };
+        match rule::all(context, &self.rules) {
+            Ok(rules) if faults.is_empty() => Ok(ConfiguredRules {
+                cluster: cluster.to_owned(),
+                rules: rules
+                    .into_iter()
+                    .map(|rule| (rule.id.clone(), Arc::new(rule)))
+                    .collect(),
+                sources,
+            }),
             Ok(_) => Err(faults),
             Err(problems) => {
                 faults.extend(problems);
@@ -198,9 +221,9 @@ impl Config {
         }
     }
 
-    /// True if there are rules, valid or not.
-    pub const fn has_rules(&self) -> bool {
-        !self.rules.is_empty()
+    /// True if there are rules, valid or not, or may be some by API.
+    pub const fn may_have_rules(&self) -> bool {
+        self.api_rules || !self.rules.is_empty()
     }
 
     /// The limits of all rules together.

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! - [`domain`]: pure. Rules, what they do because of an event, guards, retries by cause.
-//! - [`config`]: the rules of `mesh.toml`. `rules_watcher` follows changes of them.
+//! - [`config`]: the rules of `mesh.toml`. `rules_watcher` follows changes of them. `active_rules`: those, and rules by API.
 //! - `handlers`: events in, runs planned, before an event is acknowledged.
 //! - `recovery`: after a loss of the database, what the audit has of it.
 //! - `scheduler`: fires rules at the instants of their schedules.
@@ -16,6 +16,7 @@
 //!
 //! Deliberately absent: how a job is submitted as its owner (`slurm-submit`), and the language of filters (`event-filter`).
 
+mod active_rules;
 pub mod adapters;
 pub mod api;
 pub mod config;
@@ -39,13 +40,14 @@ use mesh_db::damage::RecoveryMarker;
 use mesh_events::catalogue::{MESH_IN, SLURM_EVENTS};
 use mesh_runtime::{BoxError, Context, DatabaseStart, RunningService, Service, WatchedFiles};
 use slurm_submit::Submitter;
-use tokio::sync::{Notify, watch};
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
+use active_rules::ActiveRules;
 use adapters::outbox::OUTBOX;
 use adapters::store::Store;
 use config::Config;
-use domain::index::Rules;
+use config::configured_rules::ConfiguredRules;
 use domain::intent::Backend;
 use driver::{Driver, DueRuns};
 use handlers::EventEvaluator;
@@ -107,15 +109,20 @@ impl Service for WorkflowTriggerService {
         let bus = Bus::connect(&context.mesh.nats, Self::NAME).await?;
         context.watch_nats(Self::NAME, &bus);
         let recovery = Recovery::new(location.file().map(RecoveryMarker::of), &store);
-        let rules = watch::Sender::new(Arc::new(rules));
+        let note = context.health.note("workflow-trigger.rules");
+        let active = ActiveRules::new(&store, config.api_rules, note, rules);
+        let submitter = Submitter::new(config.submitter.clone());
         let (due_runs, recorded) = (Arc::<DueRuns>::default(), Arc::new(Notify::new()));
         let router = context.audited(
             &bus,
             api::router(api::Api {
                 store: store.clone(),
                 bus: bus.clone(),
-                rules: rules.subscribe(),
+                rules: active.subscribe(),
+                active: active.clone(),
+                submitter: submitter.clone(),
                 limits: config.site_limits(),
+                rules_per_user: config.limits.rules_per_user,
                 allowances: Arc::new(config.allowances()),
                 cluster: context.mesh.cluster.as_str().into(),
                 due_runs: Arc::clone(&due_runs),
@@ -125,7 +132,7 @@ impl Service for WorkflowTriggerService {
         let trigger = WorkflowTrigger {
             evaluator: EventEvaluator {
                 store: store.clone(),
-                rules: rules.subscribe(),
+                rules: active.subscribe(),
                 config: config.clone(),
                 due_runs: Arc::clone(&due_runs),
                 recorded: Arc::clone(&recorded),
@@ -135,7 +142,7 @@ impl Service for WorkflowTriggerService {
             recovery,
             scheduler: Scheduler {
                 store: store.clone(),
-                rules: rules.subscribe(),
+                rules: active.subscribe(),
                 limits: config.site_limits(),
                 cluster: context.mesh.cluster.as_str().into(),
                 due_runs: Arc::clone(&due_runs),
@@ -144,11 +151,11 @@ impl Service for WorkflowTriggerService {
             },
             driver: Driver {
                 store: store.clone(),
-                submitter: Submitter::new(config.submitter.clone()),
+                submitter,
                 bus: bus.clone(),
                 config,
                 started_at: Utc::now(),
-                rules: rules.subscribe(),
+                rules: active.subscribe(),
                 due_runs,
                 database,
                 slurm,
@@ -156,8 +163,9 @@ impl Service for WorkflowTriggerService {
             watcher: RulesWatcher {
                 context: context.clone(),
                 files,
-                rules,
+                active: active.clone(),
             },
+            active,
             bus,
             recorded,
             shutdown: context.shutdown,
@@ -189,7 +197,7 @@ pub async fn prepare_file(path: PathBuf) -> Result<(), BoxError> {
 struct Configuration {
     config: Config,
     location: Location,
-    rules: Rules,
+    rules: ConfiguredRules,
     /// The files that the rules are read from.
     files: WatchedFiles,
 }
@@ -202,7 +210,7 @@ fn configuration(context: &Context) -> Result<Configuration, BoxError> {
     let rules = config.rules(&context.mesh.cluster, |path| context.relative(path));
     let rules = rules.unwrap_or_else(|problems| {
         faults.extend(problems);
-        Rules::default()
+        ConfiguredRules::default()
     });
     match config
         .db
@@ -228,6 +236,7 @@ struct WorkflowTrigger {
     scheduler: Scheduler,
     driver: Driver,
     watcher: RulesWatcher,
+    active: ActiveRules,
     bus: Bus,
     recorded: Arc<Notify>,
     shutdown: CancellationToken,
@@ -241,6 +250,7 @@ impl WorkflowTrigger {
             scheduler,
             driver,
             watcher,
+            active,
             bus,
             recorded,
             shutdown,
@@ -254,6 +264,8 @@ impl WorkflowTrigger {
         driver.database.ok();
         // Nothing was asked yet.
         driver.slurm.ok();
+        // Before an event is read: it fires those rules, too.
+        active.load(&shutdown).await;
         if let Err(mesh_bus::Error::Cancelled) = bus.ready(&shutdown).await {
             return Ok(());
         }
@@ -278,7 +290,7 @@ impl WorkflowTrigger {
             &shutdown,
         );
         // One task for all of it, so that dropping this future stops everything.
-        let (consumed, incoming, (), (), (), (), (), (), (), (), ()) = tokio::join!(
+        let (consumed, incoming, (), (), (), (), (), (), (), (), (), ()) = tokio::join!(
             Box::pin(consume),
             Box::pin(consume_incoming),
             Box::pin(scheduler.run(&shutdown)),
@@ -293,6 +305,7 @@ impl WorkflowTrigger {
                 &shutdown
             ),
             watcher.run(),
+            active.follow(&shutdown),
             expire(&store, driver.config.retention, &shutdown),
             recovery.end(&bus, &shutdown),
         );
@@ -316,10 +329,10 @@ async fn expire(store: &Store, retention: Duration, shutdown: &CancellationToken
     }
 }
 
-/// True if `smesh up` runs the workflow-trigger: it has rules.
+/// True if `smesh up` runs the workflow-trigger: it has rules, or there may be some by API.
 ///
 /// # Errors
 /// If the section is invalid.
 pub fn is_enabled(context: &Context) -> Result<bool, BoxError> {
-    Ok(configuration(context)?.config.has_rules())
+    Ok(configuration(context)?.config.may_have_rules())
 }

@@ -1,12 +1,16 @@
 //! The service's metrics.
 
-use metrics::{Unit, counter, describe_counter, describe_histogram, histogram};
+use metrics::{
+    Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram,
+};
 
 const EVENTS: &str = "workflow_trigger_events_total";
 const FIRINGS: &str = "workflow_trigger_firings_total";
 const RUNS: &str = "workflow_trigger_runs_total";
 const INCOMING: &str = "workflow_trigger_incoming_total";
 const REQUESTS: &str = "workflow_trigger_requests_total";
+const RULES: &str = "workflow_trigger_rules";
+const RULE_CHANGES: &str = "workflow_trigger_rule_changes_total";
 const LATENCY: &str = "workflow_trigger_submit_seconds";
 
 /// Describes all metrics of this service.
@@ -36,6 +40,16 @@ pub(crate) fn describe() {
         Unit::Count,
         "Requests to Slurm, by result: done, refused, transient, unknown"
     );
+    describe_gauge!(
+        RULES,
+        Unit::Count,
+        "Rules, by state: used, unusable (by API, and superseded or made invalid by mesh.toml)"
+    );
+    describe_counter!(
+        RULE_CHANGES,
+        Unit::Count,
+        "Requests to change rules by API, by result: created, changed, unchanged, deleted, refused"
+    );
     describe_histogram!(
         LATENCY,
         Unit::Seconds,
@@ -61,6 +75,15 @@ pub(crate) fn incoming(result: &'static str) {
 
 pub(crate) fn request(result: &'static str) {
     counter!(REQUESTS, "result" => result).increment(1);
+}
+
+pub(crate) fn rules(used: usize, unusable: usize) {
+    gauge!(RULES, "state" => "used").set(used as f64);
+    gauge!(RULES, "state" => "unusable").set(unusable as f64);
+}
+
+pub(crate) fn rule_change(result: &'static str) {
+    counter!(RULE_CHANGES, "result" => result).increment(1);
 }
 
 pub(crate) fn accepted_after(seconds: f64) {

@@ -276,17 +276,17 @@ pub struct WebhookChanged {
     #[prost(string, tag = "8")]
     pub reason: ::prost::alloc::string::String,
 }
-/// A trigger rule fired, what became of it, or somebody changed a rule's state.
+/// A trigger rule fired, what became of it, or somebody changed a rule or its state.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct TriggerActed {
     /// `fired`, `approval` (it waits for a person), `approved`, `submitted`, `released`, `done`, `refused`, `given_up` or `dry_run` of a run; `joined`
-    /// (another task of its array); `paused`, `resumed` or `redriven`.
+    /// (another task of its array), `replaced` (its job was cancelled, because a later run replaces it); `paused`, `resumed` or `redriven`; `created`, `changed` or `deleted` of a rule by API.
     #[prost(string, tag = "1")]
     pub what: ::prost::alloc::string::String,
     /// Full name of the rule: `alice/align`.
     #[prost(string, tag = "2")]
     pub rule: ::prost::alloc::string::String,
-    /// Key of the run, which the job that it submits carries in its comment. Empty for `paused` and `resumed`.
+    /// Key of the run, which the job that it submits carries in its comment. Empty for what is done with a rule.
     #[prost(string, tag = "3")]
     pub key: ::prost::alloc::string::String,
     /// Id of the event that fired the rule.
@@ -313,6 +313,13 @@ pub struct TriggerActed {
     /// Of a firing or a redrive: all names of whoever caused it, or a run before it in its chain. Empty otherwise.
     #[prost(string, repeated, tag = "11")]
     pub requesters: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// For `created` and `changed`: the rule as JSON, with the SHA-256 of its script as `action.script_sha256` in place of the script. Empty
+    /// otherwise.
+    #[prost(string, tag = "12")]
+    pub definition: ::prost::alloc::string::String,
+    /// User as whom the run acts, if its rule acts as the owner of the event's job. Empty otherwise.
+    #[prost(string, tag = "13")]
+    pub user: ::prost::alloc::string::String,
 }
 /// A message that could not be processed, on `mesh.dead.<service>`.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -2734,6 +2741,12 @@ impl serde::Serialize for TriggerActed {
         if !self.requesters.is_empty() {
             len += 1;
         }
+        if !self.definition.is_empty() {
+            len += 1;
+        }
+        if !self.user.is_empty() {
+            len += 1;
+        }
         let mut struct_ser = serializer.serialize_struct("mesh.audit.v1.TriggerActed", len)?;
         if !self.what.is_empty() {
             struct_ser.serialize_field("what", &self.what)?;
@@ -2768,6 +2781,12 @@ impl serde::Serialize for TriggerActed {
         if !self.requesters.is_empty() {
             struct_ser.serialize_field("requesters", &self.requesters)?;
         }
+        if !self.definition.is_empty() {
+            struct_ser.serialize_field("definition", &self.definition)?;
+        }
+        if !self.user.is_empty() {
+            struct_ser.serialize_field("user", &self.user)?;
+        }
         struct_ser.end()
     }
 }
@@ -2794,6 +2813,8 @@ impl<'de> serde::Deserialize<'de> for TriggerActed {
             "made_by",
             "madeBy",
             "requesters",
+            "definition",
+            "user",
         ];
 
         #[allow(clippy::enum_variant_names)]
@@ -2809,6 +2830,8 @@ impl<'de> serde::Deserialize<'de> for TriggerActed {
             Reason,
             MadeBy,
             Requesters,
+            Definition,
+            User,
         }
         impl<'de> serde::Deserialize<'de> for GeneratedField {
             fn deserialize<D>(deserializer: D) -> std::result::Result<GeneratedField, D::Error>
@@ -2841,6 +2864,8 @@ impl<'de> serde::Deserialize<'de> for TriggerActed {
                             "reason" => Ok(GeneratedField::Reason),
                             "madeBy" | "made_by" => Ok(GeneratedField::MadeBy),
                             "requesters" => Ok(GeneratedField::Requesters),
+                            "definition" => Ok(GeneratedField::Definition),
+                            "user" => Ok(GeneratedField::User),
                             _ => Err(serde::de::Error::unknown_field(value, FIELDS)),
                         }
                     }
@@ -2871,6 +2896,8 @@ impl<'de> serde::Deserialize<'de> for TriggerActed {
                 let mut reason__ = None;
                 let mut made_by__ = None;
                 let mut requesters__ = None;
+                let mut definition__ = None;
+                let mut user__ = None;
                 while let Some(k) = map_.next_key()? {
                     match k {
                         GeneratedField::What => {
@@ -2943,6 +2970,18 @@ impl<'de> serde::Deserialize<'de> for TriggerActed {
                             }
                             requesters__ = Some(map_.next_value()?);
                         }
+                        GeneratedField::Definition => {
+                            if definition__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("definition"));
+                            }
+                            definition__ = Some(map_.next_value()?);
+                        }
+                        GeneratedField::User => {
+                            if user__.is_some() {
+                                return Err(serde::de::Error::duplicate_field("user"));
+                            }
+                            user__ = Some(map_.next_value()?);
+                        }
                     }
                 }
                 Ok(TriggerActed {
@@ -2957,6 +2996,8 @@ impl<'de> serde::Deserialize<'de> for TriggerActed {
                     reason: reason__.unwrap_or_default(),
                     made_by: made_by__.unwrap_or_default(),
                     requesters: requesters__.unwrap_or_default(),
+                    definition: definition__.unwrap_or_default(),
+                    user: user__.unwrap_or_default(),
                 })
             }
         }

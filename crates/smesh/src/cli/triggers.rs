@@ -1,13 +1,16 @@
 //! Arguments of `smesh triggers`.
 
+use std::path::PathBuf;
+
 use clap::{Args, Subcommand};
 
 /// `smesh triggers`
 #[derive(Debug, Subcommand)]
 #[command(after_help = "\
-Rules are in mesh.toml ([[workflow-trigger.rules]]). You see and use your own; administrators see and use all. RULE is the name of your rule, or
-USER/NAME. A run is what a rule did because of one event.
+Rules are in mesh.toml ([[workflow-trigger.rules]]), or you make them by `apply`, where the site permits it (workflow-trigger.api_rules). You see and
+use your own; administrators see and use all. RULE is the name of your rule, or USER/NAME. A run is what a rule did because of one event.
 
+  smesh triggers apply rules.toml                  makes or changes the rules of a file
   smesh triggers test plot --event 0191…           what the rule would do with that event; submits nothing
   smesh triggers fire align --data '{\"key\": \"a.fastq.gz\"}'
   smesh triggers runs plot                         what became of its events
@@ -18,7 +21,40 @@ USER/NAME. A run is what a rule did because of one event.
 pub enum Triggers {
     /// List rules
     List,
-    /// Show a rule and its latest runs
+    /// Make or change rules by API, as files say
+    #[command(after_help = "\
+A file has rules with the keys that they have in mesh.toml, e.g.:
+  [[rules]]
+  name = \"plot\"
+  on = { types = [\"job.completed\"], when = 'job.name == \"simulate\"' }
+  action = { submit = \"plot.sh\", args = [\"{{ job.work_dir }}\"] }
+
+`submit` is a script beside the file. Its text is sent and stored with the rule: apply again after a change of it. The owner is you, unless an
+administrator names another user as `owner`. Rules of users fire on their own events. All rules are checked before the first one is changed.
+
+Examples:
+  smesh triggers apply --dry-run rules.toml
+  smesh triggers apply --prune --yes rules.toml    also deletes those of your rules by API that the file lacks")]
+    Apply {
+        /// Files with [[rules]] (- for standard input)
+        #[arg(required = true, value_name = "FILE")]
+        files: Vec<PathBuf>,
+        /// Show what would change, and change nothing
+        #[arg(long)]
+        dry_run: bool,
+        /// Delete your rules by API that are in none of the files
+        #[arg(long)]
+        prune: bool,
+        /// Delete without asking
+        #[arg(long, requires = "prune")]
+        yes: bool,
+    },
+    /// Delete a rule by API; what it has started goes on
+    Delete {
+        /// Name of the rule
+        rule: String,
+    },
+    /// Show a rule, where it is defined, and its latest runs
     Show {
         /// Name of the rule
         rule: String,

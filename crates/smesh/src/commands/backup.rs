@@ -128,7 +128,7 @@ pub(super) async fn restore(global: &Global, args: Restore) -> Result<ExitCode, 
             show::line(line)?;
         }
     }
-    if !args.yes && !confirmed()? {
+    if !args.yes && !confirmed("Restore?")? {
         return Err(Error::Usage(
             "nothing was done; --yes does it without asking".into(),
         ));
@@ -205,11 +205,12 @@ fn new_folder(folder: &Path) -> Result<PathBuf, Error> {
     }
 }
 
-fn confirmed() -> Result<bool, Error> {
+/// Asks on a terminal. Without one the answer is no.
+pub(super) fn confirmed(question: &str) -> Result<bool, Error> {
     if !std::io::stdin().is_terminal() {
         return Ok(false);
     }
-    show::line("Restore? Type yes:")?;
+    show::line(format!("{question} Type yes:"))?;
     let mut answer = String::new();
     std::io::stdin()
         .lock()

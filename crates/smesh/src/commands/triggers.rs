@@ -1,5 +1,7 @@
 //! `smesh triggers`: rules that start jobs, and their runs.
 
+mod apply;
+
 use std::io::Read as _;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -27,6 +29,28 @@ pub(super) async fn run(global: &Global, args: Triggers) -> Result<ExitCode, Err
             let answer = client.get("/v1/triggers", &Query::new()).await?;
             print(global, &answer, rules)
         }
+        Triggers::Apply {
+            files,
+            dry_run,
+            prune,
+            yes,
+        } => {
+            let request = apply::Request {
+                files,
+                is_dry_run: dry_run,
+                prunes: prune,
+                is_confirmed: yes,
+            };
+            let answer = apply::run(&client, &request).await?;
+            print(global, &answer, apply::text)
+        }
+        Triggers::Delete { rule } => {
+            let name = full_name(&client, &rule).await?;
+            client
+                .send_json(Method::DELETE, &path(&name, ""), None, &[])
+                .await?;
+            done(global, &format!("deleted {name}"))
+        }
         Triggers::Show { rule } => {
             let name = full_name(&client, &rule).await?;
             let mut answer = client.get(&path(&name, ""), &Query::new()).await?;
@@ -34,7 +58,17 @@ pub(super) async fn run(global: &Global, args: Triggers) -> Result<ExitCode, Err
             let found = client.get("/v1/trigger-runs", &query).await?;
             answer["runs"] = found["runs"].clone();
             print(global, &answer, |answer| {
-                format!("{}\n\n{}", document(answer, &["runs"]), runs(answer))
+                let script = answer["script"].as_str().unwrap_or_default();
+                let script: String = script
+                    .lines()
+                    .map(|line| format!("\n  {}", show::clean(line)))
+                    .collect();
+                let script = match script.as_str() {
+                    "" => script,
+                    lines => format!("\nscript{lines}"),
+                };
+                let keys = document(answer, &["runs", "script"]);
+                format!("{keys}{script}\n\n{}", runs(answer))
             })
         }
         Triggers::Test { rule, event, data } => {
@@ -218,7 +252,8 @@ async fn full_name(client: &Client, rule: &str) -> Result<String, Error> {
 fn own_rule(name: &str, caller: &Value, rules: &Value) -> Result<String, String> {
     let users = caller["users"].as_array().into_iter().flatten();
     let users: Vec<String> = users.map(show::value).collect();
-    let rules = rules["rules"].as_array().into_iter().flatten();
+    let rules = ["rules", "unusable"].map(|list| rules[list].as_array().into_iter().flatten());
+    let rules = rules.into_iter().flatten();
     let rules: Vec<String> = rules.map(|rule| show::value(&rule["rule"])).collect();
     let mut own = users.iter().map(|user| format!("{user}/{name}"));
     if let Some(rule) = own.find(|rule| rules.contains(rule)) {
@@ -294,7 +329,14 @@ fn done(global: &Global, text: &str) -> Result<ExitCode, Error> {
 }
 
 fn rules(answer: &Value) -> String {
-    let heading = ["rule", "action", "fired by", "per hour", "status"];
+    let heading = [
+        "rule",
+        "defined in",
+        "action",
+        "fired by",
+        "per hour",
+        "status",
+    ];
     let mut rows = vec![heading.map(str::to_uppercase).to_vec()];
     for rule in answer["rules"].as_array().into_iter().flatten() {
         let users: Vec<String> = rule["users"]
@@ -310,6 +352,7 @@ fn rules(answer: &Value) -> String {
         };
         rows.push(vec![
             show::value(&rule["rule"]),
+            show::value(&rule["defined_in"]),
             show::value(&rule["action"]),
             match (rule["manual"].as_bool(), &rule["schedule"]) {
                 _ if rule["source"].is_string() => {
@@ -329,11 +372,19 @@ fn rules(answer: &Value) -> String {
             show::clean(&status),
         ]);
     }
-    if rows.len() == 1 {
-        return "no rules that you may see; they are [[workflow-trigger.rules]] in mesh.toml"
-            .into();
-    }
-    show::table(&rows)
+    let unusable = answer["unusable"].as_array().into_iter().flatten();
+    let unusable: String = unusable
+        .map(|rule| {
+            let value = |key: &str| show::clean(&show::value(&rule[key]));
+            format!("\n{} is not used: {}", value("rule"), value("reason"))
+        })
+        .collect();
+    let table = match rows.len() {
+        1 => "no rules that you may see; they are [[workflow-trigger.rules]] in mesh.toml, or made by smesh triggers apply"
+            .into(),
+        _ => show::table(&rows),
+    };
+    table + &unusable
 }
 
 fn runs(answer: &Value) -> String {

@@ -371,6 +371,7 @@ async fn insert(
         reason: reason.to_owned(),
         made_by: cause.fired_by.clone(),
         requesters: place.requesters.iter().cloned().collect(),
+        ..TriggerActed::default()
     };
     let entry = outbox::entry(&cause.cluster, at, act);
     transaction.conn().execute(&entry).await.map(drop)

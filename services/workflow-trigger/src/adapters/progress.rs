@@ -353,8 +353,7 @@ pub(super) fn act(intent: &Intent, what: &str, job_id: u32, reason: &str) -> Tri
         depth: intent.depth,
         job_id,
         reason: reason.to_owned(),
-        made_by: String::new(),
-        requesters: Vec::new(),
+        ..TriggerActed::default()
     }
 }
 

@@ -157,8 +157,7 @@ async fn unknown(transaction: &mut WriteTransaction) -> Result<Vec<UnknownRun>, 
             depth: u32::try_from(depth).unwrap_or_default(),
             job_id: job.and_then(|job| u32::try_from(job).ok()).unwrap_or(0),
             reason: UNKNOWN.to_owned(),
-            made_by: String::new(),
-            requesters: Vec::new(),
+            ..TriggerActed::default()
         };
         Ok(UnknownRun {
             key,

@@ -121,7 +121,7 @@ fn of_rule(sql: Sql, rule: &RuleId) -> Sql {
         .bind(&rule.name)
 }
 
-fn act(rule: &RuleId, what: &str, reason: &str, made_by: &str) -> TriggerActed {
+pub(super) fn act(rule: &RuleId, what: &str, reason: &str, made_by: &str) -> TriggerActed {
     TriggerActed {
         what: what.to_owned(),
         rule: rule.to_string(),

@@ -10,7 +10,7 @@ use super::responses::{
     BadRequest, Conflict, Forbidden, NotFound, NotJson, TooLarge, TooMany, Unauthorized,
     Unavailable, Unprocessable, Unsigned,
 };
-use super::{approve, incoming, manage};
+use super::{approve, incoming, manage, rules};
 
 /// The description of the workflow-trigger's REST API.
 #[derive(OpenApi)]
@@ -20,7 +20,7 @@ use super::{approve, incoming, manage};
         description = "The Triggers API: rules that start and change jobs when events happen, their runs, and events from outside.",
         license(name = "Apache-2.0", identifier = "Apache-2.0"),
     ),
-    paths(super::list, super::show, manage::test, manage::fire, manage::pause, manage::resume,
+    paths(super::list, super::show, rules::apply, rules::delete, manage::test, manage::fire, manage::pause, manage::resume,
         super::runs, super::run, manage::redrive, approve::approve, approve::reject,
         incoming::publish, incoming::receive),
     components(responses(BadRequest, Unauthorized, Unsigned, Forbidden, NotFound, Conflict, TooLarge, NotJson, Unprocessable, TooMany, Unavailable)),

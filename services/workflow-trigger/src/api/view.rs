@@ -2,6 +2,8 @@
 
 use chrono::{DateTime, SecondsFormat, Utc};
 use serde::Serialize;
+use serde_json::Value;
+use sha2::{Digest as _, Sha256};
 use slurm_types::TaskSet;
 use utoipa::ToSchema;
 
@@ -9,7 +11,7 @@ use crate::adapters::rule_states::RuleState;
 use crate::domain::action::Action;
 use crate::domain::intent::{Intent, IntentState};
 use crate::domain::planned_action::PlannedAction;
-use crate::domain::rule::{EventOwners, EventSelector, Rule};
+use crate::domain::rule::{EventOwners, EventSelector, Rule, RuleId, RuleOrigin};
 
 /// Rules.
 #[derive(Clone, Debug, Serialize, ToSchema)]
@@ -17,6 +19,28 @@ use crate::domain::rule::{EventOwners, EventSelector, Rule};
 pub(crate) struct RuleList {
     /// The rules, by owner and name.
     pub rules: Vec<RuleView>,
+    /// Rules by API that cannot be used now. Absent if there are none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub unusable: Vec<UnusableRule>,
+}
+
+/// A rule by API that cannot be used: mesh.toml has another rule of its name, or has changed so that it is invalid.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+#[schema(as = UnusableTrigger)]
+pub(crate) struct UnusableRule {
+    /// Owner and name: `alice/align`.
+    rule: String,
+    /// Why.
+    reason: String,
+}
+
+impl UnusableRule {
+    pub fn new(id: &RuleId, reason: &str) -> Self {
+        Self {
+            rule: id.to_string(),
+            reason: reason.to_owned(),
+        }
+    }
 }
 
 /// A rule.
@@ -25,6 +49,14 @@ pub(crate) struct RuleList {
 pub(crate) struct RuleView {
     /// Owner and name: `alice/align`.
     rule: String,
+    /// Where it is defined: `mesh.toml` or `api`.
+    defined_in: &'static str,
+    /// Who made or changed it last. Absent for rules of mesh.toml.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    changed_by: Option<String>,
+    /// When. Absent for rules of mesh.toml.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    changed_at: Option<DateTime<Utc>>,
     /// Free text.
     description: String,
     /// What it does: `submit`, `retry`, `publish`, `notify`, or an act on a job: `requeue`, `hold`, `release`, `cancel`, `signal`, `update`.
@@ -60,28 +92,39 @@ pub(crate) struct RuleView {
     /// Reason of its last refusal. Absent if there is none.
     #[serde(skip_serializing_if = "String::is_empty")]
     last_refusal: String,
+    /// SHA-256 of the script that it submits, in hexadecimal. Absent without one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    script_sha256: Option<String>,
+    /// The rule as it was written, without its script. Only of a single rule.
+    #[schema(value_type = Option<Object>)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    definition: Option<Value>,
+    /// The script that it submits. Only of a single rule by API.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    script: Option<String>,
 }
 
 impl RuleView {
     pub fn new(rule: &Rule, state: Option<&RuleState>, now: DateTime<Utc>) -> Self {
         let state = state.cloned().unwrap_or_default();
         let users = match &rule.on {
-            EventSelector::Bus {
-                owners: EventOwners::Users(users),
-                ..
-            } => users.iter().cloned().collect(),
-            EventSelector::Bus {
-                owners: EventOwners::All,
-                ..
-            } => vec!["*".to_owned()],
-            EventSelector::Source(selector) => match &selector.owners {
-                EventOwners::Users(users) => users.iter().cloned().collect(),
-                EventOwners::All => vec!["*".to_owned()],
-            },
+            EventSelector::Bus { owners, .. } => names(owners),
+            EventSelector::Source(selector) => names(&selector.owners),
             EventSelector::Manual { .. } | EventSelector::Cron(_) => Vec::new(),
+        };
+        let (changed_by, changed_at) = match &rule.origin {
+            RuleOrigin::File => (None, None),
+            RuleOrigin::Api {
+                changed_by,
+                changed_at,
+                ..
+            } => (Some(changed_by.clone()), Some(*changed_at)),
         };
         Self {
             rule: rule.id.to_string(),
+            defined_in: rule.origin.as_str(),
+            changed_by,
+            changed_at,
             description: rule.description.clone(),
             action: match &rule.action {
                 Action::Submit(_) => "submit",
@@ -105,7 +148,33 @@ impl RuleView {
             paused_by: state.paused_by,
             paused_because: state.reason,
             last_refusal: state.last_refusal,
+            script_sha256: script(rule).map(|script| hex::encode(Sha256::digest(script))),
+            definition: None,
+            script: None,
         }
+    }
+
+    pub fn detailed(rule: &Rule, state: Option<&RuleState>, now: DateTime<Utc>) -> Self {
+        let is_by_api = matches!(rule.origin, RuleOrigin::Api { .. });
+        Self {
+            definition: Some((*rule.definition).clone()),
+            script: script(rule).filter(|_| is_by_api).map(str::to_owned),
+            ..Self::new(rule, state, now)
+        }
+    }
+}
+
+fn script(rule: &Rule) -> Option<&str> {
+    match &rule.action {
+        Action::Submit(submit) => Some(&submit.script),
+        Action::Retry(_) | Action::Act(_) | Action::Publish(_) | Action::Notify(_) => None,
+    }
+}
+
+fn names(owners: &EventOwners) -> Vec<String> {
+    match owners {
+        EventOwners::All => vec!["*".to_owned()],
+        EventOwners::Users(users) | EventOwners::Only(users) => users.iter().cloned().collect(),
     }
 }
 

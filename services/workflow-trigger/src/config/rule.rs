@@ -6,6 +6,7 @@ mod selector;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use event_filter::Template;
@@ -13,7 +14,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::domain::action::Action;
-use crate::domain::rule::{EventSelector, Rule, RuleId, RuleLimits};
+use crate::domain::rule::{EventSelector, Rule, RuleAuthor, RuleId, RuleLimits, RuleOrigin};
 use selector::OnConfig;
 
 const MAX_RULES: usize = 10_000;
@@ -63,13 +64,21 @@ impl Default for RuleLimitsConfig {
     }
 }
 
-/// Checks all rules of a service in this cluster. Collects every fault.
-pub(super) fn all(
-    cluster: &str,
-    written: &[Value],
-    scripts: &Path,
-    sources: &[&str],
-) -> Result<Vec<Rule>, Vec<String>> {
+/// What a rule is checked against.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RuleContext<'a> {
+    /// The cluster in which rules act.
+    pub cluster: &'a str,
+    /// Folder of the scripts. `None`: the rule has the text of its script.
+    pub scripts: Option<&'a Path>,
+    /// The sources that it may name.
+    pub sources: &'a [&'a str],
+    /// Who made it.
+    pub author: RuleAuthor,
+}
+
+/// Checks all rules of `mesh.toml`. Collects every fault.
+pub(super) fn all(context: RuleContext<'_>, written: &[Value]) -> Result<Vec<Rule>, Vec<String>> {
     let mut rules: Vec<Rule> = Vec::with_capacity(written.len());
     let mut faults = Vec::new();
     if written.len() > MAX_RULES {
@@ -81,7 +90,7 @@ pub(super) fn all(
             Some(name) => format!("rule {name:?}"),
             None => format!("rule {}", place + 1),
         };
-        match one_rule(cluster, value, scripts, sources) {
+        match check(context, value, RuleOrigin::File) {
             Ok(rule) if !ids.insert(rule.id.clone()) => {
                 faults.push(format!(
                     "{name}: name: {:?} has another rule of this name",
@@ -100,11 +109,11 @@ pub(super) fn all(
     }
 }
 
-fn one_rule(
-    cluster: &str,
+/// Checks a rule. Collects its faults, each with its key.
+pub(super) fn check(
+    context: RuleContext<'_>,
     value: &Value,
-    scripts: &Path,
-    sources: &[&str],
+    origin: RuleOrigin,
 ) -> Result<Rule, Vec<String>> {
     let config: RuleConfig = serde_path_to_error::deserialize(value).map_err(|error| {
         let key = error.path().to_string();
@@ -115,17 +124,18 @@ fn one_rule(
         }]
     })?;
     let mut check = Check {
-        cluster,
+        context,
         faults: Vec::new(),
     };
+    let cluster = context.cluster;
     let id = RuleId {
         owner: check.word("owner", config.owner),
         name: check.word("name", config.name),
     };
     let is_elsewhere = |name: &String| name != cluster;
     let is_of_others = config.on.clusters.iter().any(is_elsewhere);
-    let on = check.selector(config.on, &id, sources);
-    let action = check.action(config.action, &id.owner, scripts);
+    let on = check.selector(config.on, &id);
+    let action = check.action(config.action, &id.owner);
     check.limits(&config.limits);
     if let Some(on) = &on {
         check.of_events(on, &config.limits, config.allow_self);
@@ -158,15 +168,25 @@ fn one_rule(
             },
             dry_run: config.dry_run,
             allow_self: config.allow_self,
+            origin,
+            definition: Arc::new(without_script(value)),
         }),
         _ => Err(check.faults),
     }
 }
 
+fn without_script(value: &Value) -> Value {
+    let mut value = value.clone();
+    let action = value.get_mut("action").and_then(Value::as_object_mut);
+    if let Some(action) = action {
+        action.remove("script");
+    }
+    value
+}
+
 /// Collects the faults of one rule.
 struct Check<'a> {
-    /// The cluster in which rules act.
-    cluster: &'a str,
+    context: RuleContext<'a>,
     faults: Vec<String>,
 }
 

@@ -1,5 +1,6 @@
 //! `[[workflow-trigger.sources]]`: senders of events from outside.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -22,6 +23,8 @@ pub(super) struct SourceConfig {
     secret_file: PathBuf,
     #[serde(default)]
     format: FormatName,
+    #[serde(default)]
+    users: BTreeSet<String>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
@@ -115,6 +118,7 @@ impl SourceConfig {
                     FormatName::CloudEvents => Format::CloudEvents,
                     FormatName::S3 => Format::S3,
                 },
+                users: self.users.clone(),
             }),
             _ => Err(faults),
         }

@@ -16,19 +16,23 @@ pub struct Rules {
     by_type: BTreeMap<EventType, Vec<Arc<Rule>>>,
     by_source: BTreeMap<String, Vec<Arc<Rule>>>,
     sources: BTreeMap<String, Arc<Source>>,
+    unusable: BTreeMap<RuleId, String>,
 }
 
 impl Rules {
     /// An index of rules and sources. Their ids and names are unique.
-    pub fn new(rules: Vec<Rule>, sources: Vec<Source>) -> Self {
+    pub fn new(
+        rules: impl IntoIterator<Item = Arc<Rule>>,
+        sources: impl IntoIterator<Item = Arc<Source>>,
+    ) -> Self {
         let mut index = Self {
             sources: sources
                 .into_iter()
-                .map(|source| (source.name.clone(), Arc::new(source)))
+                .map(|source| (source.name.clone(), source))
                 .collect(),
             ..Self::default()
         };
-        for rule in rules.into_iter().map(Arc::new) {
+        for rule in rules {
             if let EventSelector::Bus { filter, .. } = &rule.on {
                 for kind in EventType::ALL
                     .iter()
@@ -49,6 +53,17 @@ impl Rules {
             index.by_id.insert(rule.id.clone(), rule);
         }
         index
+    }
+
+    /// The same rules, beside those by API that cannot be used, with the reasons.
+    #[must_use]
+    pub fn with_unusable(self, unusable: BTreeMap<RuleId, String>) -> Self {
+        Self { unusable, ..self }
+    }
+
+    /// The rules by API that cannot be used, with the reasons.
+    pub const fn unusable(&self) -> &BTreeMap<RuleId, String> {
+        &self.unusable
     }
 
     /// The rules that an event fires, before any guard.

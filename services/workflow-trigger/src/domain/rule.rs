@@ -2,8 +2,10 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
+use chrono::{DateTime, Utc};
 use event_filter::{DecodedEvent, Expression, Filter, Template};
 use mesh_events::{EventType, IncomingEvent};
 use serde_json::Value;
@@ -59,6 +61,45 @@ pub struct Rule {
     pub dry_run: bool,
     /// Whether it may fire on events of the jobs that it submitted.
     pub allow_self: bool,
+    /// Where it is defined.
+    pub origin: RuleOrigin,
+    /// As it was written, without the text of its script.
+    pub definition: Arc<Value>,
+}
+
+/// Where a rule is defined.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RuleOrigin {
+    /// In `mesh.toml`.
+    File,
+    /// By API.
+    Api {
+        /// Who may do what with it.
+        author: RuleAuthor,
+        /// Who made or changed it last.
+        changed_by: String,
+        /// When.
+        changed_at: DateTime<Utc>,
+    },
+}
+
+impl RuleOrigin {
+    /// The word in the API.
+    pub const fn as_str(&self) -> &'static str {
+        match self {
+            Self::File => "mesh.toml",
+            Self::Api { .. } => "api",
+        }
+    }
+}
+
+/// Who made a rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RuleAuthor {
+    /// Its owner: it fires on the owner's events only.
+    Owner,
+    /// An administrator.
+    Administrator,
 }
 
 /// Selects the events that fire a rule.
@@ -95,13 +136,15 @@ pub struct SourceSelector {
     pub when: Option<Expression>,
 }
 
-/// Whose events a rule may fire on. Events of nodes and of capture have no owner and fire any rule.
+/// Whose events a rule may fire on. Events of nodes and of capture have no owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EventOwners {
     /// Of everybody.
     All,
     /// Of these users.
     Users(BTreeSet<String>),
+    /// Of these users, and not those that have no owner.
+    Only(BTreeSet<String>),
 }
 
 /// Limits of a rule.
@@ -167,7 +210,8 @@ impl EventOwners {
     fn allow(&self, owner: Option<&str>) -> bool {
         match (self, owner) {
             (Self::All, _) | (Self::Users(_), None) => true,
-            (Self::Users(users), Some(owner)) => users.contains(owner),
+            (Self::Only(_), None) => false,
+            (Self::Users(users) | Self::Only(users), Some(owner)) => users.contains(owner),
         }
     }
 }

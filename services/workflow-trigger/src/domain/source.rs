@@ -1,5 +1,6 @@
 //! Sources of events from outside: who sends, how that is proven, and in which form.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 /// Source of what people publish.
@@ -14,6 +15,15 @@ pub struct Source {
     pub transport: Transport,
     /// The form of its messages.
     pub format: Format,
+    /// Users of whom rules by API may select its events; `*` is everybody.
+    pub users: BTreeSet<String>,
+}
+
+impl Source {
+    /// True if a user may make rules on its events.
+    pub fn is_open_to(&self, user: &str) -> bool {
+        self.users.contains("*") || self.users.contains(user)
+    }
 }
 
 /// How the events of a source come.

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test stops where its set-up fails")]
 
 mod access;
+mod api_rules;
 mod approval;
 mod approvers;
 mod array_acts;

@@ -8,8 +8,8 @@ use mesh_testkit::NatsServer;
 use serde_json::{Value, json};
 use workflow_trigger::api::openapi::document;
 
-use crate::approval::{NO_SLURM, PUBLISH, decide, rule};
-use crate::support::{Site, Trigger, admin, bus, on_both};
+use crate::approval::{PUBLISH, decide, rule};
+use crate::support::{Site, Trigger, admin, bus, on_both, submitter_of_users};
 
 on_both!(answers_are_as_described_whatever_is_asked);
 
@@ -34,9 +34,9 @@ async fn start(site: &Site, nats: &NatsServer) -> Trigger {
         fired.to_owned(),
         nightly.to_owned(),
         source.to_owned(),
-        NO_SLURM.to_owned(),
+        submitter_of_users(site),
     ];
-    let limits = "limits = { per_user_hour = 1000000, per_hour = 1000000 }";
+    let limits = "api_rules = true\nlimits = { per_user_hour = 1000000, per_hour = 1000000 }";
     site.start(nats, limits, &tables.concat()).await
 }
 

@@ -1,7 +1,7 @@
 //! A workflow-trigger per test, the events that it reads, and its API.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use axum::Extension;
@@ -142,7 +142,18 @@ impl Trigger {
         headers: &[(&str, &str)],
         body: impl Into<Body>,
     ) -> (StatusCode, Value) {
-        let mut request = Request::builder().method("POST").uri(path);
+        self.send_as("POST", path, headers, body).await
+    }
+
+    /// Sends a request without a caller.
+    pub async fn send_as(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: impl Into<Body>,
+    ) -> (StatusCode, Value) {
+        let mut request = Request::builder().method(method).uri(path);
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
@@ -246,6 +257,18 @@ pub fn end(kind: EventType, job_id: u32, user: &str, age: TimeDelta) -> Event {
         ..Owner::default()
     });
     event
+}
+
+/// A configuration of `trigger-submitter` for alice and bob, and the table that names it. Without Slurm.
+pub fn submitter_of_users(site: &Site) -> String {
+    let config = site.path("trigger-submitter.toml");
+    std::fs::write(&config, "users = [\"alice\", \"bob\"]\n").unwrap();
+    let program_dir = Path::new(env!("CARGO_BIN_EXE_workflow-trigger"))
+        .parent()
+        .unwrap();
+    format!(
+        "[workflow-trigger.submitter]\nprogram_dir = {program_dir:?}\nprogram_config = {config:?}\n"
+    )
 }
 
 /// A rule of alice that submits `true.sh` when a job completes.

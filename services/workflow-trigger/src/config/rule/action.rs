@@ -22,6 +22,9 @@ use crate::domain::rule::EventSelector;
 
 /// Slurm's own limit for scripts is 4 MiB.
 const MAX_SCRIPT_BYTES: u64 = 1024 * 1024;
+/// Of a script in the rule itself, which is stored and read with it.
+const MAX_INLINE_SCRIPT_BYTES: usize = 64 * 1024;
+const NO_INTERPRETER: &str = "no `#!` in its first line: Slurm would run it without an interpreter";
 const MIN_APPROVAL: Duration = Duration::from_secs(1);
 /// Within the retention of runs.
 const MAX_APPROVAL: Duration = Duration::from_secs(7 * 86_400);
@@ -37,6 +40,7 @@ struct Text(String);
 #[derive(Debug, Default)]
 struct ActionConfig {
     submit: Option<String>,
+    script: Option<String>,
     publish: Option<String>,
     notify: Option<Text>,
     approve: Option<ApproveConfig>,
@@ -94,7 +98,6 @@ impl Check<'_> {
         &mut self,
         written: BTreeMap<String, Value>,
         owner: &str,
-        scripts: &Path,
     ) -> Option<(Action, Option<Approval>)> {
         let mut config = ActionConfig::default();
         for (key, value) in written {
@@ -106,12 +109,12 @@ impl Check<'_> {
         }
         let approval = config.approve.take();
         let approval = approval.map(|approve| self.approval(approve, owner));
-        let action = self.verb(config, scripts)?;
+        let action = self.verb(config)?;
         Some((action, approval))
     }
 
     /// The one thing that the action does.
-    fn verb(&mut self, mut config: ActionConfig, scripts: &Path) -> Option<Action> {
+    fn verb(&mut self, mut config: ActionConfig) -> Option<Action> {
         let verbs = config.act.len()
             + usize::from(config.submit.is_some())
             + usize::from(config.publish.is_some())
@@ -125,9 +128,9 @@ impl Check<'_> {
             return None;
         }
         if let Some(script) = config.submit.take() {
-            let keys = [&["args", "environment"][..], &JobFields::NAMES].concat();
+            let keys = [&["script", "args", "environment"][..], &JobFields::NAMES].concat();
             self.only(&config.written, "submit", &keys);
-            return self.submit(&script, config, scripts);
+            return self.submit(&script, config);
         }
         if let Some(retry) = config.retry.take() {
             self.only(&config.written, "retry", &[]);
@@ -153,7 +156,7 @@ impl Check<'_> {
         for key in written.iter().filter(|key| !is_used(key)) {
             let used = match (verb, used) {
                 (_, []) => "no further key but approve".to_owned(),
-                ("submit", _) => "args, environment, fields of a job, approve".to_owned(),
+                ("submit", _) => "script, args, environment, fields of a job, approve".to_owned(),
                 (_, used) => format!("{}, approve", used.join(", ")),
             };
             let problem = format!("not with {verb}, which uses {used}");
@@ -174,6 +177,7 @@ impl Check<'_> {
         }
         match key {
             "submit" => config.submit = Some(read(value)?),
+            "script" => config.script = Some(read(value)?),
             "publish" => config.publish = Some(read(value)?),
             "notify" => config.notify = Some(read(value)?),
             "approve" => config.approve = Some(read(value)?),
@@ -197,7 +201,7 @@ impl Check<'_> {
             }
             _ => {
                 return Err(format!(
-                    "unknown key; there are submit, requeue, hold, release, cancel, signal, update, publish, notify, data, retry, approve, signal_name, batch_only, args, environment, {}",
+                    "unknown key; there are submit, requeue, hold, release, cancel, signal, update, publish, notify, data, retry, approve, signal_name, batch_only, script, args, environment, {}",
                     JobFields::NAMES.join(", ")
                 ));
             }
@@ -205,7 +209,7 @@ impl Check<'_> {
         Ok(())
     }
 
-    fn submit(&mut self, script: &str, config: ActionConfig, scripts: &Path) -> Option<Action> {
+    fn submit(&mut self, name: &str, config: ActionConfig) -> Option<Action> {
         let mut args = Vec::new();
         for (place, Text(text)) in config.args.iter().enumerate() {
             args.extend(self.template(&format!("action.args[{place}]"), text));
@@ -224,10 +228,10 @@ impl Check<'_> {
                 environment.insert(name, template);
             }
         }
-        let script = match read_script(scripts, script) {
+        let script = match self.script(name, config.script) {
             Ok(text) => text,
-            Err(problem) => {
-                self.fault("action.submit", problem);
+            Err((key, problem)) => {
+                self.fault(key, problem);
                 return None;
             }
         };
@@ -237,6 +241,27 @@ impl Check<'_> {
             environment,
             fields: config.fields,
         }))
+    }
+
+    /// The text of a script, or the key that is wrong.
+    fn script(&self, name: &str, inline: Option<String>) -> Result<String, (&'static str, String)> {
+        if !is_script_name(name) {
+            let problem = match self.context.scripts {
+                Some(_) => "the name of a file in the folder workflow-trigger.scripts",
+                None => "the name of the script, without `..` and without a leading slash",
+            };
+            return Err(("action.submit", problem.to_owned()));
+        }
+        match (inline, self.context.scripts) {
+            (Some(text), _) => inline_script(text).map_err(|problem| ("action.script", problem)),
+            (None, Some(folder)) => {
+                read_script(folder, name).map_err(|problem| ("action.submit", problem))
+            }
+            (None, None) => Err((
+                "action.script",
+                "missing: a rule by API has the text of its script".to_owned(),
+            )),
+        }
     }
 
     fn publish(
@@ -412,13 +437,23 @@ fn read<T: DeserializeOwned>(value: Value) -> Result<T, String> {
     })
 }
 
-fn read_script(folder: &Path, name: &str) -> Result<String, String> {
-    let has_parent = Path::new(name)
-        .components()
-        .any(|part| !matches!(part, std::path::Component::Normal(_)));
-    if name.is_empty() || has_parent {
-        return Err("the name of a file in the folder workflow-trigger.scripts".to_owned());
+fn is_script_name(name: &str) -> bool {
+    let is_normal = |part| matches!(part, std::path::Component::Normal(_));
+    !name.is_empty() && Path::new(name).components().all(is_normal)
+}
+
+fn inline_script(text: String) -> Result<String, String> {
+    if text.len() > MAX_INLINE_SCRIPT_BYTES {
+        return Err(format!("larger than {MAX_INLINE_SCRIPT_BYTES} bytes"));
     }
+    match text.starts_with("#!") {
+        true if text.contains('\0') => Err("a script has no NUL".to_owned()),
+        true => Ok(text),
+        false => Err(NO_INTERPRETER.to_owned()),
+    }
+}
+
+fn read_script(folder: &Path, name: &str) -> Result<String, String> {
     let path = folder.join(name);
     let read = || {
         let size = std::fs::metadata(&path)?.len();
@@ -430,10 +465,7 @@ fn read_script(folder: &Path, name: &str) -> Result<String, String> {
     let text = read().map_err(|error: std::io::Error| format!("{}: {error}", path.display()))??;
     match text.starts_with("#!") {
         true => Ok(text),
-        false => Err(format!(
-            "{}: no `#!` in its first line: Slurm would run it without an interpreter",
-            path.display()
-        )),
+        false => Err(format!("{}: {NO_INTERPRETER}", path.display())),
     }
 }
 

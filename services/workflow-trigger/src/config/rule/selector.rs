@@ -9,7 +9,9 @@ use mesh_events::EventType;
 use serde::Deserialize;
 
 use super::Check;
-use crate::domain::rule::{EventOwners, EventSelector, RuleId, SourceSelector, fires_rules};
+use crate::domain::rule::{
+    EventOwners, EventSelector, RuleAuthor, RuleId, SourceSelector, fires_rules,
+};
 use crate::domain::schedule::{MissedInstants, Schedule};
 use crate::domain::source::PUBLISHED;
 
@@ -35,13 +37,9 @@ pub(super) struct OnConfig {
 }
 
 impl Check<'_> {
-    pub(super) fn selector(
-        &mut self,
-        on: OnConfig,
-        rule: &RuleId,
-        sources: &[&str],
-    ) -> Option<EventSelector> {
+    pub(super) fn selector(&mut self, on: OnConfig, rule: &RuleId) -> Option<EventSelector> {
         let owner = rule.owner.as_str();
+        self.of_owner_only(&on, owner);
         let is_of_events = !on.types.is_empty() && on.source.is_empty();
         let triggers = [
             is_of_events,
@@ -58,7 +56,7 @@ impl Check<'_> {
         }
         if !on.source.is_empty() {
             self.on_only(&on, "source", &["users", "when"]);
-            return Some(EventSelector::Source(self.source(on, owner, sources)));
+            return Some(EventSelector::Source(self.source(on, owner)));
         }
         if is_of_events {
             self.on_only(
@@ -75,6 +73,27 @@ impl Check<'_> {
         }
         self.on_only(&on, "cron", &["zone", "missed", "jitter"]);
         self.schedule(&on, rule).map(EventSelector::Cron)
+    }
+
+    /// Refuses what administrators may, and a rule that its owner made may not.
+    fn of_owner_only(&mut self, on: &OnConfig, owner: &str) {
+        if self.context.author == RuleAuthor::Administrator {
+            return;
+        }
+        if on.users.iter().any(|user| user != owner) {
+            self.fault(
+                "on.users",
+                "only your own events; administrators may name others",
+            );
+        }
+        // The same name may be another person there.
+        let cluster = self.context.cluster;
+        if on.clusters.iter().any(|name| name != cluster) {
+            self.fault(
+                "on.clusters",
+                format!("only {cluster:?}; administrators may name others"),
+            );
+        }
     }
 
     /// Keys that the source of events does not have.
@@ -95,12 +114,13 @@ impl Check<'_> {
         }
     }
 
-    fn source(&mut self, on: OnConfig, owner: &str, sources: &[&str]) -> SourceSelector {
+    fn source(&mut self, on: OnConfig, owner: &str) -> SourceSelector {
+        let sources = self.context.sources;
         if on.source != PUBLISHED && !sources.contains(&on.source.as_str()) {
-            let names = sources.join(", ");
+            let names = [&[PUBLISHED][..], sources].concat().join(", ");
             self.fault(
                 "on.source",
-                format!("no source {:?}; there are {PUBLISHED}, {names}", on.source),
+                format!("no source {:?}; there are {names}", on.source),
             );
         }
         SourceSelector {
@@ -128,7 +148,7 @@ impl Check<'_> {
             }
         }
         let clusters = match on.clusters.as_slice() {
-            [] => vec![self.cluster.to_owned()],
+            [] => vec![self.context.cluster.to_owned()],
             clusters => clusters.to_vec(),
         };
         let filter = Filter::new(&patterns, &[], &on.partitions)
@@ -141,7 +161,10 @@ impl Check<'_> {
                 .ok()?,
             None => filter,
         };
-        let owners = owners(&on.users, owner);
+        let owners = match (owners(&on.users, owner), self.context.author) {
+            (EventOwners::Users(users), RuleAuthor::Owner) => EventOwners::Only(users),
+            (owners, _) => owners,
+        };
         Some(EventSelector::Bus { filter, owners })
     }
 
@@ -172,7 +195,7 @@ impl Check<'_> {
         let schedule = schedule
             .map_err(|error| self.fault("on.cron", error))
             .ok()?;
-        let seed = format!("{}/{}/{}", self.cluster, rule.owner, rule.name);
+        let seed = format!("{}/{}/{}", self.context.cluster, rule.owner, rule.name);
         Some(schedule.with_jitter(jitter?, &seed))
     }
 

@@ -19,7 +19,16 @@ impl Scripts {
         let value: toml::Value = toml::from_str(rule).unwrap();
         let value = serde_json::to_value(value).unwrap();
         let folder: PathBuf = self.0.path().into();
-        all(CLUSTER, &[value], &folder, &["github"]).map(|mut rules| rules.remove(0))
+        all(context(&folder), &[value]).map(|mut rules| rules.remove(0))
+    }
+}
+
+fn context(scripts: &Path) -> RuleContext<'_> {
+    RuleContext {
+        cluster: CLUSTER,
+        scripts: Some(scripts),
+        sources: &["github"],
+        author: RuleAuthor::Administrator,
     }
 }
 
@@ -284,6 +293,6 @@ fn two_rules_of_one_owner_have_different_names() {
     let scripts = Scripts::new();
     let value: toml::Value = toml::from_str(PLOT).unwrap();
     let value = serde_json::to_value(value).unwrap();
-    let faults = all(CLUSTER, &[value.clone(), value], scripts.0.path(), &[]).unwrap_err();
+    let faults = all(context(scripts.0.path()), &[value.clone(), value]).unwrap_err();
     assert_eq!(faults.len(), 1);
 }

@@ -3,6 +3,7 @@
 pub mod api_rules;
 pub mod approvals;
 pub mod arrays;
+pub mod budgets;
 pub mod bus;
 pub mod copies;
 pub mod ends;

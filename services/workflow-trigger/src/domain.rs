@@ -3,6 +3,7 @@
 pub mod action;
 pub mod approval;
 pub mod array;
+pub mod budget;
 pub mod event_job;
 pub mod firing;
 pub mod guards;

@@ -8,7 +8,7 @@ use event_filter::DecodedEvent;
 use mesh_bus::{BatchHandler, Disposition, Message, trace};
 use mesh_events::catalogue::MESH_IN;
 use mesh_events::proto::mesh::event::v1::event::Payload;
-use mesh_events::{EventType, IncomingEvent, from_timestamp, subject};
+use mesh_events::{Category, EventType, IncomingEvent, from_timestamp, subject};
 use mesh_runtime::Condition;
 use slurm_submit::SubmitKey;
 use tokio::sync::{Notify, watch};
@@ -17,6 +17,7 @@ use crate::adapters::ends::JobEnd;
 use crate::adapters::plan::Planned;
 use crate::adapters::store::Store;
 use crate::config::Config;
+use crate::domain::budget::BudgetState;
 use crate::domain::firing::{self, Firing};
 use crate::domain::guards;
 use crate::domain::index::Rules;
@@ -39,6 +40,8 @@ pub(crate) struct EventEvaluator {
     pub store: Store,
     pub rules: watch::Receiver<Arc<Rules>>,
     pub config: Config,
+    /// Cluster of this process.
+    pub cluster: Arc<str>,
     /// Notifies the driver and the outbox.
     pub due_runs: Arc<driver::DueRuns>,
     pub recorded: Arc<Notify>,
@@ -53,6 +56,8 @@ enum Observation {
     Ended(JobEnd),
     /// Slurm's controller answers again.
     SourceUp { cluster: String },
+    /// A budget of this cluster is exceeded, or has room again.
+    Budget(BudgetState),
 }
 
 impl BatchHandler for EventEvaluator {
@@ -92,7 +97,7 @@ impl BatchHandler for EventEvaluator {
             // A type of a newer version fires nothing.
             let Ok(kind) = event.kind() else { continue };
             evaluated += 1;
-            observations.extend(observation(kind, &event));
+            observations.extend(observation(kind, &event, &self.cluster));
             let at = event.occurred_at.as_ref().and_then(from_timestamp);
             let age = at.map(|at| Utc::now() - at);
             let age = age.and_then(|age| age.to_std().ok()).unwrap_or_default();
@@ -144,6 +149,7 @@ impl EventEvaluator {
                     self.store.check_again(&cluster, at, now).await?;
                     self.due_runs.notify();
                 }
+                Observation::Budget(state) => self.store.store_budget(&state).await?,
             }
         }
         for end in self.store.ends_of_runs(ends).await? {
@@ -235,8 +241,13 @@ pub(crate) fn report(firings: &[Firing], planned: &[Planned]) {
     }
 }
 
-fn observation(kind: EventType, event: &DecodedEvent) -> Option<Observation> {
+fn observation(kind: EventType, event: &DecodedEvent, own_cluster: &str) -> Option<Observation> {
     let cluster = event.cluster.clone();
+    if kind.category() == Category::User {
+        // The same name elsewhere is another person.
+        let state = BudgetState::of(kind, event).filter(|_| cluster == own_cluster);
+        return state.map(Observation::Budget);
+    }
     match (kind, event.job(), &event.payload) {
         (EventType::CaptureSourceUp, _, Some(Payload::Capture(_))) => {
             Some(Observation::SourceUp { cluster })

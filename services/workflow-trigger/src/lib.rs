@@ -134,6 +134,7 @@ impl Service for WorkflowTriggerService {
                 store: store.clone(),
                 rules: active.subscribe(),
                 config: config.clone(),
+                cluster: context.mesh.cluster.as_str().into(),
                 due_runs: Arc::clone(&due_runs),
                 recorded: Arc::clone(&recorded),
                 database: database.clone(),

@@ -9,9 +9,11 @@ use mesh_events::proto::mesh::audit::v1::TriggerActed;
 use slurm_types::JobId;
 
 use super::arrays::{self, ArrayRetry};
+use super::budgets;
 use super::outbox;
 use super::rule_states;
 use super::store::{Store, count, first, names};
+use crate::domain::budget::Spender;
 use crate::domain::firing::Firing;
 use crate::domain::guards::{self, GuardFacts, Refusal, SiteLimits};
 use crate::domain::intent::{Chain, IntentState};
@@ -272,6 +274,10 @@ async fn facts(
             None => count(&running, "n")?,
         },
         retries: 0,
+        exceeded_budget: match Spender::of(firing) {
+            Some(spender) => budgets::exceeded(transaction, &spender, now).await?,
+            None => None,
+        },
     };
     if let Ok(PlannedAction::Rerun { job_id, .. }) = &firing.action {
         let sql = of_rule(Sql::new("SELECT COUNT(*) AS n FROM intents WHERE "))

@@ -16,8 +16,9 @@ use utoipa::ToSchema;
 
 use super::view::{self, FiredView, RunView, ScheduleView, TestView};
 use super::{Api, body, path_params, responses, uses};
+use crate::domain::budget::Spender;
 use crate::domain::firing::{self, FIRED_BY_PERSON, Firing};
-use crate::domain::guards;
+use crate::domain::guards::{self, Refusal};
 use crate::domain::intent::{Cause, IntentState};
 use crate::domain::rule::{EventSelector, Rule};
 use crate::handlers;
@@ -92,6 +93,12 @@ pub(super) async fn test(
             return Err(Problem::bad_request("either an event or data"));
         }
     };
+    let (mut view, spender) = view;
+    if let Some(spender) = spender
+        && let Some(budget) = api.store.exceeded_budget(&spender, Utc::now()).await?
+    {
+        view.refusals.push(Refusal::Budget(budget).to_string());
+    }
     let schedule = ScheduleView::of(&rule, Utc::now());
     let approvers = view::approvers(&rule);
     let view = TestView {
@@ -102,7 +109,7 @@ pub(super) async fn test(
     Ok((audited_read.extension(), Json(view)))
 }
 
-fn tested_event(rule: &std::sync::Arc<Rule>, event: Value) -> Result<TestView, Problem> {
+fn tested_event(rule: &std::sync::Arc<Rule>, event: Value) -> Result<Tested, Problem> {
     let event = cloudevents::from_json(&event)
         .map_err(|error| Problem::bad_request(format!("event: {error}")))?;
     let event = DecodedEvent::from(event);
@@ -120,7 +127,11 @@ fn tested_event(rule: &std::sync::Arc<Rule>, event: Value) -> Result<TestView, P
     Ok(tested(firing, matches, too_old))
 }
 
-fn tested(firing: Option<Firing>, matches: bool, too_old: Option<String>) -> TestView {
+/// What a rule would do, and who would pay for it.
+type Tested = (TestView, Option<Spender>);
+
+fn tested(firing: Option<Firing>, matches: bool, too_old: Option<String>) -> Tested {
+    let spender = firing.as_ref().and_then(Spender::of);
     let mut refusals: Vec<String> = too_old.into_iter().collect();
     let action = match firing.map(|firing| firing.action) {
         Some(Ok(action)) => Some(action),
@@ -130,13 +141,14 @@ fn tested(firing: Option<Firing>, matches: bool, too_old: Option<String>) -> Tes
         }
         None => None,
     };
-    TestView {
+    let view = TestView {
         matches,
         schedule: None,
         approvers: Vec::new(),
         action,
         refusals,
-    }
+    };
+    (view, spender)
 }
 
 /// Fires a rule.

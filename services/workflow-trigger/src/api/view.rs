@@ -80,6 +80,8 @@ pub(crate) struct RuleView {
     generation: u32,
     /// Maximum number of firings in an hour.
     per_hour: u32,
+    /// True if it starts no job while a budget of its owner is exceeded.
+    budget: bool,
     /// When it was paused. Absent if it is not paused.
     #[serde(skip_serializing_if = "Option::is_none")]
     paused_at: Option<DateTime<Utc>>,
@@ -144,6 +146,7 @@ impl RuleView {
             dry_run: rule.dry_run,
             generation: rule.generation,
             per_hour: rule.limits.per_hour,
+            budget: rule.limits.budget,
             paused_at: state.paused_at,
             paused_by: state.paused_by,
             paused_because: state.reason,

@@ -51,6 +51,7 @@ struct RuleLimitsConfig {
     queue: Option<String>,
     #[serde(with = "humantime_serde")]
     max_event_age: Option<Duration>,
+    budget: bool,
 }
 
 impl Default for RuleLimitsConfig {
@@ -60,6 +61,7 @@ impl Default for RuleLimitsConfig {
             running: None,
             queue: None,
             max_event_age: None,
+            budget: true,
         }
     }
 }
@@ -165,6 +167,7 @@ pub(super) fn check(
                 running: config.limits.running,
                 queue,
                 max_event_age: config.limits.max_event_age.unwrap_or(MAX_EVENT_AGE),
+                budget: config.limits.budget,
             },
             dry_run: config.dry_run,
             allow_self: config.allow_self,
@@ -209,6 +212,12 @@ impl Check<'_> {
         }
         if limits.running == Some(0) {
             self.fault("limits.running", "at least 1");
+        }
+        if !limits.budget && self.context.author == RuleAuthor::Owner {
+            self.fault(
+                "limits.budget",
+                "only administrators make rules that ignore budgets",
+            );
         }
     }
 

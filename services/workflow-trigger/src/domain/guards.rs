@@ -42,10 +42,12 @@ pub struct GuardFacts {
     pub running: u32,
     /// How often the rule has run the event's job again.
     pub retries: u32,
+    /// A budget that is exceeded, if the rule heeds it and a job is to start.
+    pub exceeded_budget: Option<String>,
 }
 
 /// Why a rule does not fire.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// It is paused.
     #[error("the rule is paused")]
@@ -76,16 +78,19 @@ pub enum Refusal {
     /// Retried often enough.
     #[error("{0} retries of this job: at most action.retry.attempts")]
     Attempts(u32),
+    /// Enough was spent.
+    #[error("budget {0:?} is exceeded: limits.budget of the rule")]
+    Budget(String),
 }
 
 impl Refusal {
     /// True if it hints at a faulty rule, which is paused if that goes on. Rates and numbers of jobs fall by themselves.
-    pub const fn counts_towards_pause(self) -> bool {
+    pub const fn counts_towards_pause(&self) -> bool {
         matches!(self, Self::Depth(_) | Self::JobsPerRoot(_) | Self::OwnJob)
     }
 
     /// A word for metrics.
-    pub const fn as_str(self) -> &'static str {
+    pub const fn as_str(&self) -> &'static str {
         match self {
             Self::Paused => "paused",
             Self::Depth(_) => "depth",
@@ -96,6 +101,7 @@ impl Refusal {
             Self::Rate(_) => "rate",
             Self::Running(_) => "running",
             Self::Attempts(_) => "attempts",
+            Self::Budget(_) => "budget",
         }
     }
 }
@@ -115,6 +121,9 @@ pub fn check(rule: &Rule, site: &SiteLimits, facts: &GuardFacts) -> Result<(), R
     }
     if facts.is_of_own_job && !rule.allow_self {
         return Err(Refusal::OwnJob);
+    }
+    if let Some(budget) = &facts.exceeded_budget {
+        return Err(Refusal::Budget(budget.clone()));
     }
     let limits = &rule.limits;
     let within = |number: u32, limit: u32, refusal: fn(u32) -> Refusal| match number < limit {

@@ -158,6 +158,8 @@ pub struct RuleLimits {
     pub queue: Option<Template>,
     /// Maximum age of an event that fires it.
     pub max_event_age: Duration,
+    /// Whether it starts no job while a budget of its owner, or of the job's account, is exceeded.
+    pub budget: bool,
 }
 
 /// True if rules fire on events of a type: not on what rules tell, which would fire them without end.

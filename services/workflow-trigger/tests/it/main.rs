@@ -8,6 +8,7 @@ mod approval;
 mod approvers;
 mod array_acts;
 mod arrays;
+mod budgets;
 mod claims;
 mod cluster;
 mod copies;

@@ -1,7 +1,7 @@
 //! `/v1/triggers` and `/v1/trigger-runs`: rules, what became of their events, and what people may do about them.
 //!
 //! Owners see, use, make and delete their own rules; auditors see all; administrators see and use all. A rule that a caller may not see does not exist for
-//! them. The approvers of a rule see its runs.
+//! them. The approvers of a rule see its runs, and so does the user as whom a run acts.
 
 mod allowance;
 mod approve;
@@ -199,7 +199,7 @@ async fn runs(
     let next_cursor = last.map(|run| RunPosition::of(run).cursor());
     let mut audited_read = AuditedRead::to(&caller);
     for run in &found {
-        audited_read.row(&run.rule.owner);
+        audited_read.row(&run.user);
     }
     let runs = found.iter().map(RunView::new).collect();
     Ok((
@@ -222,7 +222,7 @@ async fn run(
     let Query(query) = query.map_err(|error| Problem::bad_request(error.body_text()))?;
     let run = api.run(&caller, &key, query.tasks_after).await?;
     let mut audited_read = AuditedRead::to(&caller);
-    audited_read.row(&run.rule.owner);
+    audited_read.row(&run.user);
     Ok((audited_read.extension(), Json(RunView::detailed(&run))))
 }
 
@@ -260,7 +260,8 @@ impl Api {
     ) -> Result<Intent, Problem> {
         let run = self.store.run_with_tasks_after(key, tasks_after);
         let run = run.await?;
-        run.filter(|run| sees(caller, &run.rule) || self.approves(caller, &run.rule))
+        let sees = |run: &Intent| sees(caller, &run.rule) || caller.is(&run.user);
+        run.filter(|run| sees(run) || self.approves(caller, &run.rule))
             .ok_or_else(|| Problem::not_found(format!("no run {key:?}")))
     }
 }

@@ -233,7 +233,7 @@ impl Driver {
         event_type: &str,
         data: &BTreeMap<String, String>,
     ) -> Result<Step, Error> {
-        let (cluster, owner) = (&intent.cause.cluster, &intent.rule.owner);
+        let (cluster, owner) = (&intent.cause.cluster, &intent.user);
         let id = format!("{owner}:{}", intent.key);
         let data = serde_json::json!(data);
         let at = intent.created_at;
@@ -266,7 +266,7 @@ impl Driver {
         if !self.store.sending(intent, Utc::now()).await? {
             return Ok(Step::Stored);
         }
-        let acted = self.submitter.act(&intent.rule.owner, job, action).await;
+        let acted = self.submitter.act(&intent.user, job, action).await;
         match self.answer(acted) {
             Ok(Acted::Done) => self.end(intent, IntentState::Done, "").await,
             Ok(Acted::Absent) => self.refuse(intent, "Slurm has no such job").await,

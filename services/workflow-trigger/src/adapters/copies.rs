@@ -7,7 +7,7 @@ use mesh_db::sql::Sql;
 use slurm_submit::SubmitKey;
 use slurm_types::JobId;
 
-use super::intents::{CLAIM_DURATION, unclaimed};
+use super::intents::{CLAIM_DURATION, RUN_USER, unclaimed};
 use super::store::Store;
 use crate::error::Error;
 
@@ -18,7 +18,7 @@ pub struct CopyClaim {
 }
 
 impl Store {
-    /// Keys of submissions that took several attempts and have a recorded job, by owner.
+    /// Keys of submissions that took several attempts and have a recorded job, by user.
     ///
     /// # Errors
     /// If the database refuses.
@@ -27,11 +27,13 @@ impl Store {
         since: DateTime<Utc>,
     ) -> Result<BTreeMap<String, BTreeSet<SubmitKey>>, Error> {
         const ACTION: &str = "read recorded jobs";
-        let sql = Sql::new("SELECT rule_owner, key FROM intents WHERE attempts > 1 AND job_id IS NOT NULL AND accepted_at > ")
+        let sql = Sql::new("SELECT ")
+            .push(RUN_USER)
+            .push(" AS run_as, key FROM intents WHERE attempts > 1 AND job_id IS NOT NULL AND accepted_at > ")
             .bind(since.timestamp_micros());
         let mut keys: BTreeMap<String, BTreeSet<SubmitKey>> = BTreeMap::new();
         for row in self.database.rows(ACTION, &sql).await? {
-            let owner: String = row.get("rule_owner").map_err(Error::database(ACTION))?;
+            let owner: String = row.get("run_as").map_err(Error::database(ACTION))?;
             let key: String = row.get("key").map_err(Error::database(ACTION))?;
             if let Ok(key) = key.parse() {
                 keys.entry(owner).or_default().insert(key);

@@ -6,6 +6,7 @@ use chrono::{DateTime, Utc};
 use mesh_db::sql::Sql;
 use slurm_submit::SubmitKey;
 
+use super::intents::RUN_USER;
 use super::store::Store;
 use crate::error::Error;
 
@@ -74,7 +75,9 @@ impl Store {
             .bind(end.restarts)
             .push(" WHERE cluster = ")
             .bind(&end.cluster)
-            .push(" AND rule_owner = ")
+            .push(" AND ")
+            .push(RUN_USER)
+            .push(" = ")
             .bind(&end.user);
         let sql = match &end.key {
             Some(key) => sql

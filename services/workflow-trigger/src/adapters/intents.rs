@@ -17,7 +17,10 @@ use crate::error::Error;
 
 /// How long a driver has a run. Longer than all requests of one step.
 pub(super) const CLAIM_DURATION: Duration = Duration::from_secs(600);
-const COLUMNS: &str = "key, rule_owner, rule_name, state, event_id, event_type, cluster, event_at, fired_by, root, depth, action, job_id, attempts, created_at, updated_at, sent_at, accepted_at, released_at, ended_at, ended_as, restarts, error, traceparent, parent, event_job, approve_within, approve_until, asked, approved_by, requesters, array_attempt, tasks";
+const COLUMNS: &str = "key, rule_owner, rule_name, run_user, state, event_id, event_type, cluster, event_at, fired_by, root, depth, action, job_id, attempts, created_at, updated_at, sent_at, accepted_at, released_at, ended_at, ended_as, restarts, error, traceparent, parent, event_job, approve_within, approve_until, asked, approved_by, requesters, array_attempt, tasks";
+
+/// The user as whom a run acts.
+pub(super) const RUN_USER: &str = "CASE WHEN run_user = '' THEN rule_owner ELSE run_user END";
 
 /// Tasks of an array with each run of a list.
 const LISTED_TASKS: usize = 100;
@@ -29,7 +32,7 @@ const SHOWN_TASKS: usize = 1_000;
 pub struct RunQuery {
     /// Only of this rule.
     pub rule: Option<RuleId>,
-    /// Only of these owners. `None`: of all.
+    /// Only of the rules of these users, or as them. `None`: all.
     pub owners: Option<BTreeSet<String>>,
     /// Besides those of owners, the runs of these rules, by full names.
     pub or_of_rules: Vec<String>,
@@ -138,6 +141,8 @@ impl Store {
             sql = sql
                 .push(" AND (rule_owner")
                 .any_of(owners.iter().cloned().collect::<Vec<String>>())
+                .push(" OR run_user")
+                .any_of(owners.iter().cloned().collect::<Vec<String>>())
                 .push(" OR rule_owner || '/' || rule_name")
                 .any_of(query.or_of_rules.clone())
                 .push(")");
@@ -191,7 +196,9 @@ impl Store {
         let sql = arrays::about_job(sql, job_id)
             .push(" AND cluster = ")
             .bind(cluster)
-            .push(" AND rule_owner = ")
+            .push(" AND ")
+            .push(RUN_USER)
+            .push(" = ")
             .bind(user)
             .push(" ORDER BY created_at DESC LIMIT 1");
         let rows = self.database.rows("read run of job", &sql).await?;
@@ -249,7 +256,7 @@ fn of_backend(sql: Sql, backend: Backend) -> Sql {
 
 /// Of a queue, a run that nothing was done for has its turn if few enough are at work or come before it.
 fn has_turn(sql: Sql, now: DateTime<Utc>) -> Sql {
-    sql.push("(queue_limit IS NULL OR state <> 'planned' OR queue_limit > (SELECT COUNT(*) FROM intents other WHERE other.rule_owner = intents.rule_owner AND other.rule_name = intents.rule_name AND other.queue_key = intents.queue_key AND other.key <> intents.key AND other.ended_at IS NULL AND ((other.state = 'submitting' AND other.array_attempt IS NULL) OR other.state IN ('accepted', 'confirmed', 'released') OR (other.state = 'planned' AND (other.claimed_until > ")
+    sql.push("(queue_limit IS NULL OR state <> 'planned' OR queue_limit > (SELECT COUNT(*) FROM intents other WHERE other.rule_owner = intents.rule_owner AND other.rule_name = intents.rule_name AND other.run_user = intents.run_user AND other.queue_key = intents.queue_key AND other.key <> intents.key AND other.ended_at IS NULL AND ((other.state = 'submitting' AND other.array_attempt IS NULL) OR other.state IN ('accepted', 'confirmed', 'released') OR (other.state = 'planned' AND (other.claimed_until > ")
         .bind(now.timestamp_micros())
         .push(" OR other.created_at < intents.created_at OR (other.created_at = intents.created_at AND other.key < intents.key))))))")
 }
@@ -298,9 +305,15 @@ fn read(
         }),
         None => None,
     };
+    let rule = rule_id(row, "rule_owner", "rule_name")?;
+    let user: String = row.get("run_user")?;
     Ok(Intent {
         key,
-        rule: rule_id(row, "rule_owner", "rule_name")?,
+        user: match user.as_str() {
+            "" => rule.owner.clone(),
+            _ => user,
+        },
+        rule,
         state,
         cause: Cause {
             event_id: row.get("event_id")?,

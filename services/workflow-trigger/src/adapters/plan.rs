@@ -10,6 +10,7 @@ use slurm_types::JobId;
 
 use super::arrays::{self, ArrayRetry};
 use super::budgets;
+use super::intents::RUN_USER;
 use super::outbox;
 use super::rule_states;
 use super::store::{Store, count, first, names};
@@ -18,6 +19,7 @@ use crate::domain::firing::Firing;
 use crate::domain::guards::{self, GuardFacts, Refusal, SiteLimits};
 use crate::domain::intent::{Chain, IntentState};
 use crate::domain::planned_action::PlannedAction;
+use crate::domain::rule::RunAs;
 use crate::error::Error;
 
 /// Refusals of a rule in an hour that are stored one by one. A rule that is refused more often is shown by its last refusal.
@@ -223,6 +225,14 @@ async fn place(transaction: &mut WriteTransaction, firing: &Firing) -> Result<Pl
     })
 }
 
+/// The user as whom a firing acts, if that is not the rule's owner by the rule. Its limits count for each such user.
+fn run_user(firing: &Firing) -> &str {
+    match firing.rule.run_as {
+        RunAs::Owner => "",
+        RunAs::OwnerOfEvent => &firing.user,
+    }
+}
+
 /// What the guards ask, and the refusals of the rule in the last hour.
 async fn facts(
     transaction: &mut WriteTransaction,
@@ -238,15 +248,18 @@ async fn facts(
             .push(" AND rule_name = ")
             .bind(&rule.name)
     };
+    let of_rule_and_user = |sql: Sql| of_rule(sql).push(" AND run_user = ").bind(run_user(firing));
     let number = |sql: Sql| sql.push(" THEN 1 ELSE 0 END), 0) AS BIGINT)");
     let sum = " CAST(COALESCE(SUM(CASE WHEN ";
     let sql = Sql::new("SELECT").push(sum).push("is_firing = 1");
     let sql = number(sql).push(" AS everybody,").push(sum);
     let sql = sql
-        .push("is_firing = 1 AND rule_owner = ")
-        .bind(&rule.owner);
+        .push("is_firing = 1 AND ")
+        .push(RUN_USER)
+        .push(" = ")
+        .bind(&firing.user);
     let sql = number(sql).push(" AS owner,").push(sum);
-    let sql = number(of_rule(sql.push("is_firing = 1 AND ")))
+    let sql = number(of_rule_and_user(sql.push("is_firing = 1 AND ")))
         .push(" AS rule,")
         .push(sum);
     let sql = number(of_rule(sql.push("state = 'refused' AND ")))
@@ -256,7 +269,7 @@ async fn facts(
     let sql = Sql::new("SELECT COUNT(*) AS n FROM intents WHERE is_firing = 1 AND root = ")
         .bind(&place.chain.root);
     let root = first(transaction, &sql).await?;
-    let sql = of_rule(Sql::new("SELECT COUNT(*) AS n FROM intents WHERE "))
+    let sql = of_rule_and_user(Sql::new("SELECT COUNT(*) AS n FROM intents WHERE "))
         .push(" AND is_firing = 1 AND ended_at IS NULL AND state IN ('approval', 'planned', 'submitting', 'accepted', 'confirmed', 'released') AND ")
         .push(arrays::WAITS_FOR_NO_TASKS);
     let running = first(transaction, &sql).await?;
@@ -320,11 +333,12 @@ async fn insert(
     let job_id = job_id.map(|job| i64::from(job.get()));
     let queue_limit = firing.queue.as_ref();
     let queue_limit = queue_limit.map(|_| i64::from(rule.limits.running.unwrap_or(1)));
-    let sql = Sql::new("INSERT INTO intents (key, rule_owner, rule_name, generation, state, event_id, event_type, cluster, event_at, fired_by, root, depth, action, is_firing, starts_job, job_id, created_at, updated_at, error, traceparent, parent, event_job, queue_key, queue_limit, approve_within, approve_until, requesters, array_attempt, tasks, next_at) VALUES (")
+    let sql = Sql::new("INSERT INTO intents (key, rule_owner, rule_name, run_user, generation, state, event_id, event_type, cluster, event_at, fired_by, root, depth, action, is_firing, starts_job, job_id, created_at, updated_at, error, traceparent, parent, event_job, queue_key, queue_limit, approve_within, approve_until, requesters, array_attempt, tasks, next_at) VALUES (")
         .list([
             firing.key.as_str().into(),
             (&rule.id.owner).into(),
             (&rule.id.name).into(),
+            run_user(firing).into(),
             rule.generation.into(),
             state.as_str().into(),
             (&cause.event_id).into(),
@@ -377,6 +391,7 @@ async fn insert(
         reason: reason.to_owned(),
         made_by: cause.fired_by.clone(),
         requesters: place.requesters.iter().cloned().collect(),
+        user: run_user(firing).to_owned(),
         ..TriggerActed::default()
     };
     let entry = outbox::entry(&cause.cluster, at, act);

@@ -353,6 +353,10 @@ pub(super) fn act(intent: &Intent, what: &str, job_id: u32, reason: &str) -> Tri
         depth: intent.depth,
         job_id,
         reason: reason.to_owned(),
+        user: match intent.user == intent.rule.owner {
+            true => String::new(),
+            false => intent.user.clone(),
+        },
         ..TriggerActed::default()
     }
 }

@@ -132,7 +132,7 @@ pub(super) fn act(rule: &RuleId, what: &str, reason: &str, made_by: &str) -> Tri
 }
 
 impl Store {
-    /// Counts a refusal by Slurm.
+    /// Counts a refusal by Slurm. One for another user than the rule's owner says nothing about the rule.
     pub(super) async fn count_refusal(
         &self,
         intent: &Intent,
@@ -143,7 +143,8 @@ impl Store {
             let mut transaction = self.database.begin().await?;
             let at = now.timestamp_micros();
             let (rule, cluster) = (&intent.rule, &intent.cause.cluster);
-            note_refusal(&mut transaction, rule, words, true, cluster, at).await?;
+            let counts = intent.user == rule.owner;
+            note_refusal(&mut transaction, rule, words, counts, cluster, at).await?;
             transaction.commit().await
         };
         counted.await.map_err(Error::database("count refusal"))

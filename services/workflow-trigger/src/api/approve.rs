@@ -93,7 +93,7 @@ impl Api {
         self.recorded.notify_one();
         let run = self.run(caller, key, None).await?;
         let mut audited_read = AuditedRead::to(caller);
-        audited_read.row(&run.rule.owner);
+        audited_read.row(&run.user);
         let view = Json(RunView::new(&run));
         Ok((StatusCode::ACCEPTED, audited_read.extension(), view))
     }

@@ -285,7 +285,7 @@ pub(super) async fn redrive(
     api.recorded.notify_one();
     let run = api.run(&caller, &key, None).await?;
     let mut audited_read = AuditedRead::to(&caller);
-    audited_read.row(&run.rule.owner);
+    audited_read.row(&run.user);
     let shown = Json(RunView::new(&run));
     Ok((StatusCode::ACCEPTED, audited_read.extension(), shown))
 }

@@ -61,6 +61,8 @@ pub(crate) struct RuleView {
     description: String,
     /// What it does: `submit`, `retry`, `publish`, `notify`, or an act on a job: `requeue`, `hold`, `release`, `cancel`, `signal`, `update`.
     action: &'static str,
+    /// As whom it acts: `owner`, or `owner_of_event`, the owner of the event's job.
+    run_as: &'static str,
     /// Unix users who approve its runs. Absent if none is needed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     approvers: Vec<String>,
@@ -135,6 +137,7 @@ impl RuleView {
                 Action::Publish(_) => "publish",
                 Action::Notify(_) => "notify",
             },
+            run_as: rule.run_as.as_str(),
             approvers: approvers(rule),
             manual: matches!(rule.on, EventSelector::Manual { .. }),
             users,
@@ -252,6 +255,8 @@ pub(crate) struct RunView {
     key: String,
     /// Owner and name of its rule.
     rule: String,
+    /// User as whom it acts.
+    user: String,
     /// `approval`, `planned`, `submitting`, `accepted`, `confirmed`, `released`, `done`, `refused`, `given_up` or `dry_run`.
     state: &'static str,
     /// Id of its event.
@@ -333,6 +338,7 @@ impl RunView {
         Self {
             key: run.key.clone(),
             rule: run.rule.to_string(),
+            user: run.user.clone(),
             state: run.state.as_str(),
             event_id: run.cause.event_id.clone(),
             event_type: run.cause.event_type.clone(),

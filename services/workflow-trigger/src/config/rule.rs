@@ -14,7 +14,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::domain::action::Action;
-use crate::domain::rule::{EventSelector, Rule, RuleAuthor, RuleId, RuleLimits, RuleOrigin};
+use crate::domain::rule::{EventSelector, Rule, RuleAuthor, RuleId, RuleLimits, RuleOrigin, RunAs};
 use selector::OnConfig;
 
 const MAX_RULES: usize = 10_000;
@@ -33,6 +33,8 @@ struct RuleConfig {
     dry_run: bool,
     #[serde(default)]
     allow_self: bool,
+    #[serde(default)]
+    run_as: RunAs,
     on: OnConfig,
     action: BTreeMap<String, Value>,
     #[serde(default)]
@@ -136,6 +138,9 @@ pub(super) fn check(
     };
     let is_elsewhere = |name: &String| name != cluster;
     let is_of_others = config.on.clusters.iter().any(is_elsewhere);
+    if config.run_as == RunAs::OwnerOfEvent {
+        check.as_owner_of_event(&config.on, is_of_others);
+    }
     let on = check.selector(config.on, &id);
     let action = check.action(config.action, &id.owner);
     check.limits(&config.limits);
@@ -171,6 +176,7 @@ pub(super) fn check(
             },
             dry_run: config.dry_run,
             allow_self: config.allow_self,
+            run_as: config.run_as,
             origin,
             definition: Arc::new(without_script(value)),
         }),
@@ -218,6 +224,34 @@ impl Check<'_> {
                 "limits.budget",
                 "only administrators make rules that ignore budgets",
             );
+        }
+    }
+
+    /// A rule that acts as others says on whose jobs.
+    fn as_owner_of_event(&mut self, on: &OnConfig, is_of_others: bool) {
+        if self.context.author == RuleAuthor::Owner {
+            self.fault("run_as", "only rules of administrators act as others");
+        }
+        if on.types.is_empty() || !on.source.is_empty() {
+            self.fault("run_as", "only with on.types: it needs the event of a job");
+        }
+        if on.users.is_empty() {
+            self.fault(
+                "on.users",
+                "name the users as whom the rule may act, or [\"*\"]",
+            );
+        }
+        if on.accounts.is_empty() && on.partitions.is_empty() {
+            self.fault(
+                "run_as",
+                "name on.accounts or on.partitions, in which the rule may act as others",
+            );
+        }
+        if is_of_others {
+            let cluster = self.context.cluster;
+            let problem =
+                format!("only {cluster:?}: a user of another cluster may be another person");
+            self.fault("on.clusters", problem);
         }
     }
 

@@ -97,7 +97,7 @@ impl Spender {
             _ => None,
         };
         Some(Self {
-            user: firing.rule.id.owner.clone(),
+            user: firing.user.clone(),
             account: account.unwrap_or_default(),
         })
     }

@@ -14,11 +14,12 @@ use super::event_job::EventJob;
 use super::intent::{Cause, Chain};
 use super::planned_action::PlannedAction;
 use super::retry;
-use super::rule::{EventSelector, Rule};
+use super::rule::{EventSelector, Rule, RunAs};
 use super::schedule::Schedule;
 
 /// Longest text that templates see, in characters: as long as an argument may be.
 const MAX_FIELD_CHARS: usize = 32 * 1024;
+const ROOT: &str = "root";
 /// Type of a firing by a person.
 pub const FIRED_BY_PERSON: &str = "trigger.fire";
 /// Type of a firing by a schedule.
@@ -31,6 +32,8 @@ pub struct Firing {
     pub rule: Arc<Rule>,
     /// The event.
     pub cause: Cause,
+    /// The user as whom the rule acts.
+    pub user: String,
     /// Key of what follows.
     pub key: SubmitKey,
     /// What follows, or why it cannot.
@@ -43,7 +46,7 @@ pub struct Firing {
     pub is_uncertain: bool,
 }
 
-/// The firing of a rule by an event of the bus. `None` if the rule retries no such end.
+/// The firing of a rule by an event of the bus. `None` if the rule retries no such end, or there is nobody as whom it acts.
 pub fn of_event(
     rule: &Arc<Rule>,
     kind: EventType,
@@ -68,12 +71,18 @@ pub fn of_event(
         traceparent,
     };
     let key = key(rule, &cause.event_id);
-    let is_own_job = job.is_none() || owner == Some(rule.id.owner.as_str());
+    let user = match rule.run_as {
+        RunAs::Owner => rule.id.owner.as_str(),
+        RunAs::OwnerOfEvent => job.and(owner).filter(|user| !user.is_empty())?,
+    };
+    let is_own_job = job.is_none() || owner == Some(user);
     let fields = || fields::of(event, None, MAX_FIELD_CHARS);
     let action = match (&rule.action, job) {
+        _ if rule.run_as == RunAs::OwnerOfEvent && user == ROOT => {
+            Err("no rule acts as root".to_owned())
+        }
         (Action::Retry(_) | Action::Act(_), Some(_)) if !is_own_job => Err(format!(
-            "the job is not {}'s: a rule acts on jobs of its owner only",
-            rule.id.owner
+            "the job is not {user}'s: a rule acts on jobs of its owner only"
         )),
         (Action::Retry(policy), Some(job)) => match retry::plan(policy, kind, job) {
             Ok(action) => Ok(action),
@@ -83,7 +92,7 @@ pub fn of_event(
         (Action::Retry(_), None) => return None,
         _ => {
             let event_job = EventJob::of(job);
-            render(rule, &cause, key.clone(), &fields(), &event_job)
+            render(rule, &cause, (key.clone(), user), &fields(), &event_job)
         }
     };
     let task = match (&rule.action, &action, job) {
@@ -91,7 +100,7 @@ pub fn of_event(
         (Action::Retry(_), Err(_), Some(job)) if is_own_job => FailedTask::of(kind, job),
         _ => None,
     };
-    let firing = queued(rule, cause, key, action, fields);
+    let firing = queued(rule, cause, (key, user), action, fields);
     Some(Firing { task, ..firing })
 }
 
@@ -99,7 +108,7 @@ pub fn of_event(
 fn queued(
     rule: &Arc<Rule>,
     cause: Cause,
-    key: SubmitKey,
+    (key, user): (SubmitKey, &str),
     action: Result<PlannedAction, String>,
     fields: impl FnOnce() -> Value,
 ) -> Firing {
@@ -112,6 +121,7 @@ fn queued(
     Firing {
         rule: Arc::clone(rule),
         cause,
+        user: user.to_owned(),
         key,
         action,
         task: None,
@@ -176,13 +186,18 @@ pub fn of_incoming(rule: &Arc<Rule>, event: &IncomingEvent, traceparent: &str) -
 pub fn of_data(rule: &Arc<Rule>, cause: Cause, data: &Value) -> Firing {
     let key = key(rule, &cause.event_id);
     let fields = fired_fields(&cause, data);
+    let user = rule.id.owner.as_str();
     let action = match &rule.action {
+        _ if rule.run_as == RunAs::OwnerOfEvent => {
+            Err("run_as: there is no event of a job as whose owner the rule acts".to_owned())
+        }
         Action::Retry(_) => Err("a retry needs the event of a job".to_owned()),
         Action::Submit(_) | Action::Act(_) | Action::Publish(_) | Action::Notify(_) => {
-            render(rule, &cause, key.clone(), &fields, &EventJob::default())
+            let key = (key.clone(), user);
+            render(rule, &cause, key, &fields, &EventJob::default())
         }
     };
-    queued(rule, cause, key, action, || fields)
+    queued(rule, cause, (key, user), action, || fields)
 }
 
 /// The fields of a firing with data: those of an event, without any group but `data`.
@@ -204,7 +219,7 @@ fn key(rule: &Rule, event_id: &str) -> SubmitKey {
 fn render(
     rule: &Rule,
     cause: &Cause,
-    key: SubmitKey,
+    (key, user): (SubmitKey, &str),
     fields: &Value,
     event_job: &EventJob,
 ) -> Result<PlannedAction, String> {
@@ -215,7 +230,7 @@ fn render(
                 kind: &cause.event_type,
                 rule: &rule.id.to_string(),
             };
-            submit.render(key, &rule.id.owner, fields, &variables)
+            submit.render(key, user, fields, &variables)
         }
         Action::Act(act) => act.render(fields, event_job),
         Action::Publish(publish) => publish.render(fields),

@@ -246,6 +246,8 @@ pub struct Intent {
     pub key: String,
     /// The rule.
     pub rule: RuleId,
+    /// The user as whom it acts.
+    pub user: String,
     /// How far it is.
     pub state: IntentState,
     /// The event.

@@ -13,14 +13,14 @@ use mesh_events::{Event, EventId, EventType, SCHEMA_VERSION, timestamp};
 
 use super::intent::Intent;
 
-/// A message of the action `notify`, for the rule's owner. A run has one, however often it is tried.
+/// A message of the action `notify`, for the user as whom the rule acts. A run has one, however often it is tried.
 pub fn message(intent: &Intent, text: &str, data: &BTreeMap<String, String>) -> Event {
     let notice = Notice {
         text: text.to_owned(),
         data: data.clone(),
         ..of_run(intent)
     };
-    let owner = &intent.rule.owner;
+    let owner = &intent.user;
     event(intent, EventType::UserNotified, owner, 1, notice)
 }
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use event_filter::{DecodedEvent, Expression, Filter, Template};
 use mesh_events::{EventType, IncomingEvent};
+use serde::Deserialize;
 use serde_json::Value;
 
 use super::action::Action;
@@ -61,10 +62,33 @@ pub struct Rule {
     pub dry_run: bool,
     /// Whether it may fire on events of the jobs that it submitted.
     pub allow_self: bool,
+    /// As whom it acts.
+    pub run_as: RunAs,
     /// Where it is defined.
     pub origin: RuleOrigin,
     /// As it was written, without the text of its script.
     pub definition: Arc<Value>,
+}
+
+/// As whom a rule acts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RunAs {
+    /// As its owner.
+    #[default]
+    Owner,
+    /// As the owner of the event's job. Only rules of administrators do.
+    OwnerOfEvent,
+}
+
+impl RunAs {
+    /// The word in the configuration and the API.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Owner => "owner",
+            Self::OwnerOfEvent => "owner_of_event",
+        }
+    }
 }
 
 /// Where a rule is defined.

@@ -17,7 +17,7 @@ impl Driver {
         restarts: u32,
         changes: &JobUpdate,
     ) -> Result<Step, Error> {
-        let owner = &intent.rule.owner;
+        let owner = &intent.user;
         if intent.state != IntentState::Confirmed {
             if let Err(step) = self.requeue_held(intent, job, restarts).await? {
                 return Ok(step);
@@ -81,7 +81,7 @@ impl Driver {
         if !self.store.sending(intent, Utc::now()).await? {
             return Ok(Err(Step::Stored));
         }
-        let owner = &intent.rule.owner;
+        let owner = &intent.user;
         let requeued = self.submitter.act(owner, job, &Action::RequeueHold).await;
         match self.answer(requeued) {
             Ok(Acted::Done) => Ok(Ok(())),
@@ -98,7 +98,7 @@ impl Driver {
         intent: &Intent,
         job_id: JobId,
     ) -> Result<Result<ShownJob, Step>, Error> {
-        let status = self.submitter.status(&intent.rule.owner, job_id).await;
+        let status = self.submitter.status(&intent.user, job_id).await;
         let words = match self.answer(status) {
             Ok(Confirmation::Present(status)) if status.from_accounting => {
                 "the controller no longer has the job: MinJobAge is over"
@@ -123,7 +123,7 @@ impl Driver {
         array: JobId,
         task: u32,
     ) -> Result<Result<ShownJob, Step>, Error> {
-        let records = self.submitter.tasks(&intent.rule.owner, array).await;
+        let records = self.submitter.tasks(&intent.user, array).await;
         let records = match self.answer(records) {
             Ok(records) => records,
             Err(error) => return Ok(Err(Step::Retry(error.to_string()))),

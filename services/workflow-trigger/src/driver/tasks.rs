@@ -124,7 +124,7 @@ impl Driver {
         array: JobId,
         tasks: &[StoredTask],
     ) -> Result<Comparison, SubmitError> {
-        let shown = self.submitter.tasks(&intent.rule.owner, array).await;
+        let shown = self.submitter.tasks(&intent.user, array).await;
         let shown = self.answer(shown)?;
         let since = intent.created_at.max(self.started_at);
         Ok(Comparison::new(tasks, &shown, since, Utc::now()))
@@ -145,7 +145,7 @@ impl Driver {
                     words: words.to_owned(),
                 });
             }
-            let owner = &intent.rule.owner;
+            let owner = &intent.user;
             let acted = self.submitter.act(owner, &reference, action).await;
             match self.answer(acted) {
                 Ok(Acted::Done) => {}

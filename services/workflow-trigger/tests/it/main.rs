@@ -24,4 +24,5 @@ mod openapi;
 mod pages;
 mod recovered;
 mod replicas;
+mod run_as;
 mod support;

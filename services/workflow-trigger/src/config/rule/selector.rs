@@ -22,16 +22,16 @@ const MAX_JITTER: Duration = Duration::from_secs(3_600);
 #[serde(deny_unknown_fields, default)]
 pub(super) struct OnConfig {
     manual: bool,
-    source: String,
+    pub(super) source: String,
     cron: String,
     zone: String,
     missed: String,
     #[serde(with = "humantime_serde")]
     jitter: Duration,
-    types: Vec<String>,
-    users: Vec<String>,
-    accounts: Vec<String>,
-    partitions: Vec<String>,
+    pub(super) types: Vec<String>,
+    pub(super) users: Vec<String>,
+    pub(super) accounts: Vec<String>,
+    pub(super) partitions: Vec<String>,
     pub(super) clusters: Vec<String>,
     when: String,
 }

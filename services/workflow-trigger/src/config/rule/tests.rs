@@ -2,6 +2,7 @@ use std::path::PathBuf;
 
 use event_filter::{DecodedEvent, sample};
 use mesh_events::EventType;
+use serde_json::json;
 
 use super::*;
 
@@ -286,6 +287,49 @@ fn the_other_actions_are_read() {
     ] {
         assert!(rule(refused).is_err(), "{refused}");
     }
+}
+
+#[test]
+fn a_rule_that_acts_as_others_says_as_whom_and_where() {
+    let scripts = Scripts::new();
+    let on = |keys: &str| {
+        scripts.read(&format!(
+            "name = \"r\"\nowner = \"root\"\nrun_as = \"owner_of_event\"\non = {{ {keys} }}\naction = {{ retry = {{ }} }}\n"
+        ))
+    };
+    let valid = "types = [\"job.preempted\"], users = [\"*\"], partitions = [\"cpu\"]";
+    assert_eq!(on(valid).unwrap().run_as, RunAs::OwnerOfEvent);
+    for (keys, fault) in [
+        (valid.replace(", users = [\"*\"]", ""), "on.users: name"),
+        (
+            valid.replace(", partitions = [\"cpu\"]", ""),
+            "run_as: name on.accounts or on.partitions",
+        ),
+        (
+            valid.to_owned() + ", clusters = [\"west\"]",
+            "on.clusters: only",
+        ),
+        ("manual = true".to_owned(), "run_as: only with on.types"),
+    ] {
+        let faults = on(&keys).unwrap_err();
+        let fault = format!("rule \"r\": {fault}");
+        assert!(
+            faults.iter().any(|found| found.starts_with(&fault)),
+            "{fault}: {faults:?}"
+        );
+    }
+    let value = json!({
+        "name": "r", "owner": "alice", "run_as": "owner_of_event", "action": {"notify": "x"},
+        "on": {"types": ["job.failed"], "users": ["alice"], "accounts": ["a"]},
+    });
+    let by_owner = RuleContext {
+        author: RuleAuthor::Owner,
+        scripts: None,
+        ..context(scripts.0.path())
+    };
+    let faults = check(by_owner, &value, RuleOrigin::File).unwrap_err();
+    assert_eq!(faults.len(), 1);
+    assert!(faults[0].starts_with("run_as: only rules of administrators"));
 }
 
 #[test]

@@ -11,6 +11,7 @@ pub mod intents;
 pub mod outbox;
 pub mod plan;
 pub mod progress;
+pub mod replaced;
 pub mod restored;
 pub mod rule_states;
 pub mod schedules;

@@ -336,7 +336,11 @@ impl Driver {
         };
         let is_old = age > self.config.give_up_after + waits && ends_at.is_none();
         if is_old && intent.state == IntentState::Released {
-            return self.store.settled(intent).await.map(drop);
+            let stored = match &intent.replaced_by {
+                Some(by) => self.store.replaced(intent, by, now).await,
+                None => self.store.settled(intent).await,
+            };
+            return stored.map(drop);
         }
         if is_old {
             let words = format!("given up after {} attempts: {words}", intent.attempts);

@@ -17,7 +17,7 @@ use crate::error::Error;
 
 /// How long a driver has a run. Longer than all requests of one step.
 pub(super) const CLAIM_DURATION: Duration = Duration::from_secs(600);
-const COLUMNS: &str = "key, rule_owner, rule_name, run_user, state, event_id, event_type, cluster, event_at, fired_by, root, depth, action, job_id, attempts, created_at, updated_at, sent_at, accepted_at, released_at, ended_at, ended_as, restarts, error, traceparent, parent, event_job, approve_within, approve_until, asked, approved_by, requesters, array_attempt, tasks";
+const COLUMNS: &str = "key, rule_owner, rule_name, run_user, state, event_id, event_type, cluster, event_at, fired_by, root, depth, action, job_id, attempts, created_at, updated_at, sent_at, accepted_at, released_at, ended_at, ended_as, restarts, error, traceparent, parent, event_job, approve_within, approve_until, asked, approved_by, requesters, array_attempt, tasks, replaced_by";
 
 /// The user as whom a run acts.
 pub(super) const RUN_USER: &str = "CASE WHEN run_user = '' THEN rule_owner ELSE run_user END";
@@ -307,6 +307,7 @@ fn read(
     };
     let rule = rule_id(row, "rule_owner", "rule_name")?;
     let user: String = row.get("run_user")?;
+    let replaced_by: String = row.get("replaced_by")?;
     Ok(Intent {
         key,
         user: match user.as_str() {
@@ -347,5 +348,6 @@ fn read(
             total: number("tasks")?.unwrap_or(0),
             ..TaskPage::default()
         },
+        replaced_by: Some(replaced_by).filter(|key| !key.is_empty()),
     })
 }

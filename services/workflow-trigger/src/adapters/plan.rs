@@ -12,6 +12,7 @@ use super::arrays::{self, ArrayRetry};
 use super::budgets;
 use super::intents::RUN_USER;
 use super::outbox;
+use super::replaced;
 use super::rule_states;
 use super::store::{Store, count, first, names};
 use crate::domain::budget::Spender;
@@ -19,7 +20,7 @@ use crate::domain::firing::Firing;
 use crate::domain::guards::{self, GuardFacts, Refusal, SiteLimits};
 use crate::domain::intent::{Chain, IntentState};
 use crate::domain::planned_action::PlannedAction;
-use crate::domain::rule::RunAs;
+use crate::domain::rule::{Concurrency, RunAs};
 use crate::error::Error;
 
 /// Refusals of a rule in an hour that are stored one by one. A rule that is refused more often is shown by its last refusal.
@@ -145,6 +146,9 @@ async fn one(
         );
         paused.await?;
     }
+    if state == IntentState::Planned && rule.limits.concurrency == Concurrency::Replace {
+        replaced::replace(transaction, firing, run_user(firing), now).await?;
+    }
     if state != IntentState::Refused || refusals < MAX_STORED_REFUSALS {
         insert(transaction, firing, &place, array, state, &reason, now).await?;
     }
@@ -240,7 +244,7 @@ async fn facts(
     place: &Place,
     now: DateTime<Utc>,
 ) -> Result<(GuardFacts, u32), sqlx::Error> {
-    let rule = &firing.rule.id;
+    let (rule, rule_limits) = (&firing.rule.id, &firing.rule.limits);
     let hour_ago = (now - TimeDelta::hours(1)).timestamp_micros();
     let of_rule = |sql: Sql| {
         sql.push("rule_owner = ")
@@ -272,6 +276,11 @@ async fn facts(
     let sql = of_rule_and_user(Sql::new("SELECT COUNT(*) AS n FROM intents WHERE "))
         .push(" AND is_firing = 1 AND ended_at IS NULL AND state IN ('approval', 'planned', 'submitting', 'accepted', 'confirmed', 'released') AND ")
         .push(arrays::WAITS_FOR_NO_TASKS);
+    let concurrency = rule_limits.concurrency;
+    let sql = match &firing.queue {
+        Some(key) if concurrency == Concurrency::Skip => sql.push(" AND queue_key = ").bind(key),
+        _ => sql,
+    };
     let running = first(transaction, &sql).await?;
     let mut facts = GuardFacts {
         is_paused: rule_states::is_paused(transaction, rule).await?,
@@ -281,10 +290,10 @@ async fn facts(
         rule_last_hour: count(&hour, "rule")?,
         user_last_hour: count(&hour, "owner")?,
         last_hour: count(&hour, "everybody")?,
-        running: match firing.queue {
+        running: match (&firing.queue, concurrency) {
             // It waits until there are few enough.
-            Some(_) => 0,
-            None => count(&running, "n")?,
+            (Some(_), Concurrency::Queue | Concurrency::Replace) => 0,
+            (Some(_), Concurrency::Skip) | (None, _) => count(&running, "n")?,
         },
         retries: 0,
         exceeded_budget: match Spender::of(firing) {
@@ -331,8 +340,11 @@ async fn insert(
         None => action.and_then(PlannedAction::target),
     };
     let job_id = job_id.map(|job| i64::from(job.get()));
-    let queue_limit = firing.queue.as_ref();
-    let queue_limit = queue_limit.map(|_| i64::from(rule.limits.running.unwrap_or(1)));
+    let queue_limit = match (&firing.queue, rule.limits.concurrency) {
+        (None, _) | (Some(_), Concurrency::Skip) => None,
+        (Some(_), Concurrency::Queue) => Some(i64::from(rule.limits.running.unwrap_or(1))),
+        (Some(_), Concurrency::Replace) => Some(1),
+    };
     let sql = Sql::new("INSERT INTO intents (key, rule_owner, rule_name, run_user, generation, state, event_id, event_type, cluster, event_at, fired_by, root, depth, action, is_firing, starts_job, job_id, created_at, updated_at, error, traceparent, parent, event_job, queue_key, queue_limit, approve_within, approve_until, requesters, array_attempt, tasks, next_at) VALUES (")
         .list([
             firing.key.as_str().into(),

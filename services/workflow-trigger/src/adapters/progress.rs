@@ -16,6 +16,8 @@ use crate::error::Error;
 
 /// A restarted controller may have lost what it accepted or released this long before.
 const RECHECKED: Duration = Duration::from_secs(600);
+/// When the driver takes a run again that needs nothing more: at once, if another run has replaced it meanwhile.
+const REPLACED: &str = "CASE WHEN replaced_by = '' THEN NULL ELSE updated_at END";
 /// Nobody has decided yet: the driver and people may decide at the same time.
 pub(super) const WAITS_FOR_APPROVAL: &str = " AND state = 'approval'";
 
@@ -142,7 +144,14 @@ impl Store {
         let sql = Sql::new("UPDATE intents SET state = 'released', error = '', released_at = COALESCE(released_at, ")
             .bind(now.timestamp_micros())
             .push(")");
-        let sql = self.handed_back(sql, intent, now, check_at);
+        let sql = match check_at {
+            Some(at) => self.handed_back(sql, intent, now, Some(at)),
+            None => {
+                let sql = sql.push(", updated_at = ").bind(now.timestamp_micros());
+                let sql = sql.push(", next_at = ").push(REPLACED);
+                self.claimed(sql.push(", claimed_until = 0 WHERE "), intent)
+            }
+        };
         let entry = entry(intent, "released", number(intent.job_id), "", now);
         self.change("store release", sql, vec![entry]).await
     }
@@ -152,8 +161,9 @@ impl Store {
     /// # Errors
     /// If the database refuses.
     pub async fn settled(&self, intent: &Intent) -> Result<bool, Error> {
-        let sql =
-            Sql::new("UPDATE intents SET error = '', next_at = NULL, claimed_until = 0 WHERE ");
+        let sql = Sql::new("UPDATE intents SET error = '', next_at = ")
+            .push(REPLACED)
+            .push(", claimed_until = 0 WHERE ");
         let sql = self.claimed(sql, intent);
         self.change("store checked job", sql, Vec::new()).await
     }
@@ -273,7 +283,7 @@ impl Store {
         // A job that was recorded stays: it is confirmed and released, not submitted again.
         let sql = Sql::new("UPDATE intents SET state = CASE WHEN accepted_at IS NOT NULL THEN 'accepted' ELSE ")
             .bind(otherwise)
-            .push(" END, asked = '', approved_by = CASE WHEN accepted_at IS NOT NULL THEN approved_by ELSE '' END, is_firing = 1, error = '', requesters = ")
+            .push(" END, replaced_by = '', asked = '', approved_by = CASE WHEN accepted_at IS NOT NULL THEN approved_by ELSE '' END, is_firing = 1, error = '', requesters = ")
             .bind(names(&requesters).as_str())
             .push(", approve_within = ")
             .bind(within)

@@ -14,7 +14,9 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::domain::action::Action;
-use crate::domain::rule::{EventSelector, Rule, RuleAuthor, RuleId, RuleLimits, RuleOrigin, RunAs};
+use crate::domain::rule::{
+    Concurrency, EventSelector, Rule, RuleAuthor, RuleId, RuleLimits, RuleOrigin, RunAs,
+};
 use selector::OnConfig;
 
 const MAX_RULES: usize = 10_000;
@@ -51,6 +53,7 @@ struct RuleLimitsConfig {
     per_hour: u32,
     running: Option<u32>,
     queue: Option<String>,
+    concurrency: Option<Concurrency>,
     #[serde(with = "humantime_serde")]
     max_event_age: Option<Duration>,
     budget: bool,
@@ -62,6 +65,7 @@ impl Default for RuleLimitsConfig {
             per_hour: 60,
             running: None,
             queue: None,
+            concurrency: None,
             max_event_age: None,
             budget: true,
         }
@@ -157,6 +161,9 @@ pub(super) fn check(
             check.fault("on.clusters", problem);
         }
     }
+    if let Some((action, approval)) = &action {
+        check.concurrency(&config.limits, action, approval.is_some());
+    }
     let queue = config.limits.queue.as_deref();
     let queue = queue.and_then(|text| check.template("limits.queue", text));
     match (on, action, check.faults.is_empty()) {
@@ -171,6 +178,7 @@ pub(super) fn check(
                 per_hour: config.limits.per_hour,
                 running: config.limits.running,
                 queue,
+                concurrency: config.limits.concurrency.unwrap_or_default(),
                 max_event_age: config.limits.max_event_age.unwrap_or(MAX_EVENT_AGE),
                 budget: config.limits.budget,
             },
@@ -224,6 +232,34 @@ impl Check<'_> {
                 "limits.budget",
                 "only administrators make rules that ignore budgets",
             );
+        }
+    }
+
+    fn concurrency(&mut self, limits: &RuleLimitsConfig, action: &Action, is_approved: bool) {
+        let Some(concurrency) = limits.concurrency else {
+            return;
+        };
+        if limits.queue.is_none() {
+            self.fault(
+                "limits.concurrency",
+                "only with limits.queue, the key of the runs that belong together",
+            );
+        }
+        if concurrency != Concurrency::Replace {
+            return;
+        }
+        if limits.running.is_some() {
+            let problem = "not with concurrency = \"replace\", which lets one run at a time";
+            self.fault("limits.running", problem);
+        }
+        if !matches!(action, Action::Submit(_)) {
+            let problem = "replace: only with submit, whose job can be cancelled";
+            self.fault("limits.concurrency", problem);
+        }
+        if is_approved {
+            let problem =
+                "replace: not with action.approve: what is not approved would replace what was";
+            self.fault("limits.concurrency", problem);
         }
     }
 

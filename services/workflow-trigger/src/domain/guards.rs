@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::action::Action;
-use super::rule::Rule;
+use super::rule::{Concurrency, Rule};
 
 /// Refusals in a row after which a rule is paused.
 pub const PAUSE_AFTER_REFUSALS: u32 = 5;
@@ -38,7 +38,7 @@ pub struct GuardFacts {
     pub user_last_hour: u32,
     /// All firings in the last hour.
     pub last_hour: u32,
-    /// Jobs of the rule that have not ended.
+    /// Jobs of the rule that have not ended; with `concurrency = "skip"` those with the same key.
     pub running: u32,
     /// How often the rule has run the event's job again.
     pub retries: u32,
@@ -75,6 +75,9 @@ pub enum Refusal {
     /// Too many jobs at the same time.
     #[error("{0} jobs of the rule have not ended: at most limits.running of the rule")]
     Running(u32),
+    /// Others with its key have not ended.
+    #[error("{0} runs with the same limits.queue have not ended: limits.concurrency = \"skip\"")]
+    Skipped(u32),
     /// Retried often enough.
     #[error("{0} retries of this job: at most action.retry.attempts")]
     Attempts(u32),
@@ -100,6 +103,7 @@ impl Refusal {
             Self::UserRate(_) => "user_rate",
             Self::Rate(_) => "rate",
             Self::Running(_) => "running",
+            Self::Skipped(_) => "skipped",
             Self::Attempts(_) => "attempts",
             Self::Budget(_) => "budget",
         }
@@ -135,11 +139,13 @@ pub fn check(rule: &Rule, site: &SiteLimits, facts: &GuardFacts) -> Result<(), R
     within(facts.rule_last_hour, limits.per_hour, Refusal::RuleRate)?;
     within(facts.user_last_hour, site.per_user_hour, Refusal::UserRate)?;
     within(facts.last_hour, site.per_hour, Refusal::Rate)?;
-    within(
-        facts.running,
-        limits.running.unwrap_or(u32::MAX),
-        Refusal::Running,
-    )?;
+    let (max_running, too_many): (u32, fn(u32) -> Refusal) =
+        match (&limits.queue, limits.concurrency) {
+            (Some(_), Concurrency::Skip) => (1, Refusal::Skipped),
+            _ => (u32::MAX, Refusal::Running),
+        };
+    let max_running = limits.running.unwrap_or(max_running);
+    within(facts.running, max_running, too_many)?;
     match &rule.action {
         Action::Retry(policy) => within(facts.retries, policy.attempts, Refusal::Attempts),
         Action::Submit(_) | Action::Act(_) | Action::Publish(_) | Action::Notify(_) => Ok(()),

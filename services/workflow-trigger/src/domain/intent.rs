@@ -286,6 +286,8 @@ pub struct Intent {
     pub array_attempt: Option<u32>,
     /// Those tasks, where they were read.
     pub tasks: TaskPage,
+    /// The run that replaces it, while its job is to be cancelled.
+    pub replaced_by: Option<String>,
 }
 
 #[cfg(test)]

@@ -97,8 +97,9 @@ impl Recorded {
                     run.job_id = act.job_id;
                 }
                 run.requesters.extend(act.requesters.iter().cloned());
-                // Another task of its array: what became of the run stays.
-                if act.what != "joined" || run.last.what.is_empty() {
+                // Another task of its array, or the end of its job: what became of the run stays.
+                let is_outcome = !["joined", "replaced"].contains(&act.what.as_str());
+                if is_outcome || run.last.what.is_empty() {
                     (run.last, run.updated_at) = (act, at);
                 }
             }

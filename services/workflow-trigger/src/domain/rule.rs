@@ -178,12 +178,27 @@ pub struct RuleLimits {
     pub per_hour: u32,
     /// Maximum number of jobs of the rule that have not ended. `None`: no limit.
     pub running: Option<u32>,
-    /// Key of a queue in which runs wait while there are too many, instead of a refusal.
+    /// Key of runs that belong together: what becomes of one while others have not ended is in `concurrency`.
     pub queue: Option<Template>,
+    /// What becomes of a run while others with its key have not ended.
+    pub concurrency: Concurrency,
     /// Maximum age of an event that fires it.
     pub max_event_age: Duration,
     /// Whether it starts no job while a budget of its owner, or of the job's account, is exceeded.
     pub budget: bool,
+}
+
+/// What becomes of a run while others with its key have not ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Concurrency {
+    /// It waits.
+    #[default]
+    Queue,
+    /// It is refused.
+    Skip,
+    /// The others end, and it follows.
+    Replace,
 }
 
 /// True if rules fire on events of a type: not on what rules tell, which would fire them without end.

@@ -5,6 +5,7 @@ use slurm_submit::{Acted, Confirmation, Submission, SubmitError};
 use slurm_types::JobId;
 
 use super::{Driver, Step};
+use crate::adapters::replaced;
 use crate::domain::intent::{Intent, IntentState};
 use crate::error::Error;
 use crate::metrics;
@@ -18,6 +19,9 @@ impl Driver {
         intent: &Intent,
         submission: &Submission,
     ) -> Result<Step, Error> {
+        if let (Some(by), Some(id)) = (&intent.replaced_by, intent.job_id) {
+            return self.cancel_replaced(intent, submission, id, by).await;
+        }
         match (intent.state, intent.job_id) {
             (IntentState::Accepted, Some(id)) => self.confirm(intent, submission, id).await,
             (IntentState::Confirmed, Some(id)) => self.release(intent, submission, id).await,
@@ -146,6 +150,36 @@ impl Driver {
                 Ok(Step::Stored)
             }
             Ok(Confirmation::Unknown(words)) => Ok(Step::Retry(words)),
+            Err(error) => Ok(Step::Retry(error.to_string())),
+        }
+    }
+
+    /// Cancels the job of a run that another one replaces. That one waits until the job has ended.
+    async fn cancel_replaced(
+        &self,
+        intent: &Intent,
+        submission: &Submission,
+        id: JobId,
+        by: &str,
+    ) -> Result<Step, Error> {
+        let cancelled = self
+            .submitter
+            .cancel(&submission.owner, id, &submission.key)
+            .await;
+        let is_released = intent.state == IntentState::Released;
+        match self.answer(cancelled) {
+            Ok(Acted::Done) if is_released => {
+                tracing::info!(job.id = id.get(), by, "job cancelled, its run is replaced");
+                self.store.replaced(intent, by, Utc::now()).await?;
+                Ok(Step::Stored)
+            }
+            Ok(Acted::Absent | Acted::OtherKey) if is_released => {
+                self.lost_after_release(intent, id).await
+            }
+            Ok(_) => {
+                let words = replaced::words(by);
+                self.end(intent, IntentState::Refused, &words).await
+            }
             Err(error) => Ok(Step::Retry(error.to_string())),
         }
     }

@@ -11,6 +11,7 @@ mod arrays;
 mod budgets;
 mod claims;
 mod cluster;
+mod concurrency;
 mod copies;
 mod cron;
 mod ends;

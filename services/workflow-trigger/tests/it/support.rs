@@ -219,6 +219,15 @@ impl Trigger {
     }
 }
 
+/// Waits until a run is as described.
+pub async fn wait_until_run(trigger: &Trigger, key: &str, is_so: impl Fn(&Value) -> bool) {
+    mesh_testkit::wait_until("the run is as described", DEADLINE, async || {
+        let runs = trigger.runs("").await;
+        runs.iter().any(|run| run["key"] == key && is_so(run))
+    })
+    .await;
+}
+
 /// What the audit has of an event's runs, in order.
 pub async fn audit(bus: &Bus, event_id: &str) -> Vec<TriggerActed> {
     let subject = "mesh.*.audit.trigger".to_owned();

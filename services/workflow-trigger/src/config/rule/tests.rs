@@ -290,6 +290,60 @@ fn the_other_actions_are_read() {
 }
 
 #[test]
+fn concurrency_is_of_a_queue() {
+    let scripts = Scripts::new();
+    let limits = |action: &str, limits: &str| {
+        scripts.read(&format!(
+            "name = \"r\"\nowner = \"alice\"\non = {{ manual = true }}\naction = {{ {action} }}\nlimits = {{ {limits} }}\n"
+        ))
+    };
+    let submit = "submit = \"plot.sh\"";
+    for (action, keys, fault) in [
+        (submit, "queue = \"a\", concurrency = \"replace\"", None),
+        (
+            "notify = \"x\"",
+            "queue = \"a\", concurrency = \"skip\"",
+            None,
+        ),
+        (
+            submit,
+            "concurrency = \"skip\"",
+            Some("limits.concurrency: only with limits.queue"),
+        ),
+        (
+            submit,
+            "queue = \"a\", concurrency = \"allow\"",
+            Some("limits.concurrency: unknown variant"),
+        ),
+        (
+            submit,
+            "queue = \"a\", running = 2, concurrency = \"replace\"",
+            Some("limits.running: not with"),
+        ),
+        (
+            "notify = \"x\"",
+            "queue = \"a\", concurrency = \"replace\"",
+            Some("limits.concurrency: replace: only with submit"),
+        ),
+        (
+            "submit = \"plot.sh\", approve = { }",
+            "queue = \"a\", concurrency = \"replace\"",
+            Some("limits.concurrency: replace: not with action.approve"),
+        ),
+    ] {
+        let read = limits(action, keys);
+        match fault {
+            None => drop(read.unwrap()),
+            Some(fault) => {
+                let faults = read.unwrap_err();
+                let fault = format!("rule \"r\": {fault}");
+                assert!(faults[0].starts_with(&fault), "{fault}: {faults:?}");
+            }
+        }
+    }
+}
+
+#[test]
 fn a_rule_that_acts_as_others_says_as_whom_and_where() {
     let scripts = Scripts::new();
     let on = |keys: &str| {

@@ -56,7 +56,8 @@ pub(super) async fn replace(
     let refuse = of_queue(refuse).push("state IN ('approval', 'planned') AND sent_at IS NULL AND ");
     let refuse =
         unclaimed(refuse, now).push(" RETURNING key, cluster, event_id, event_type, root, depth");
-    for row in transaction.conn().rows(&refuse).await? {
+    let refused = transaction.conn().rows(&refuse).await?;
+    for row in &refused {
         let depth: i64 = row.get("depth")?;
         let act = TriggerActed {
             what: IntentState::Refused.as_str().to_owned(),

@@ -51,6 +51,9 @@ pub struct Config {
     /// GPUs whose index in Slurm is not that of NVML: `0:1,1:0`. With MIG the right side is the GPU and its instance: `0:0.7`.
     #[serde(default)]
     pub gpu_order: String,
+    /// True where jobs share GPUs by shards. Then a job does not replace the others of its GPUs.
+    #[serde(default)]
+    pub gpu_shared: bool,
 }
 
 /// Connection to NATS.
@@ -204,9 +207,14 @@ impl Config {
     /// # Errors
     /// The key that is wrong, and what to write instead.
     pub fn gpu_map(&self) -> Result<Option<GpuMap>, (&'static str, String)> {
-        let map = self.gpu_map.as_deref();
-        map.map(|map| GpuMap::parse(map, &self.gpu_order))
-            .transpose()
+        let Some(map) = &self.gpu_map else {
+            return Ok(None);
+        };
+        let map = GpuMap::parse(map, &self.gpu_order)?;
+        Ok(Some(GpuMap {
+            shared: self.gpu_shared,
+            ..map
+        }))
     }
 
     /// Host and port of each server.

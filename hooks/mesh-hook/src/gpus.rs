@@ -30,16 +30,20 @@ const MAX_FILE: u64 = 64 << 10;
 /// Ends that overtook their beginning, noted until others follow.
 const ENDED: &str = ".ended";
 const MAX_ENDED: usize = 64;
+/// Only set for jobs with MPS.
+const MPS: &str = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE";
 /// Interval between two attempts to take the lock.
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// Where GPUs are mapped to jobs (`gpu_map` and `gpu_order`).
+/// Where GPUs are mapped to jobs (`gpu_map`, `gpu_order` and `gpu_shared`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GpuMap {
     /// dcgm-exporter's folder.
     pub folder: PathBuf,
     /// Name of the file by Slurm's index, where it is not the index.
     pub order: BTreeMap<u32, String>,
+    /// True if every GPU may have several jobs.
+    pub shared: bool,
 }
 
 impl GpuMap {
@@ -73,6 +77,7 @@ impl GpuMap {
         Ok(Self {
             folder,
             order: order.collect::<Result<_, _>>()?,
+            shared: false,
         })
     }
 
@@ -91,7 +96,7 @@ pub struct GpuChange {
     pub job: u32,
     /// Slurm's indices of its GPUs on this node.
     pub gpus: BTreeSet<u32>,
-    /// True if other jobs may use the same GPUs: shards and MPS.
+    /// True if other jobs use the same GPUs, as far as the environment says so. It does for MPS, and not for shards (seen on 22.05.8).
     pub shared: bool,
     /// When the hook was called, since 1970.
     pub called_at: Duration,
@@ -109,8 +114,7 @@ pub fn change_of(
     let job = variable(environment, "SLURM_JOB_ID")?.parse().ok()?;
     let of = |name| variable(environment, name).map(|value| indices(&value));
     let named = of("SLURM_JOB_GPUS").filter(|gpus| !gpus.is_empty());
-    // Shards and MPS only have the variable of CUDA.
-    let shared = named.is_none();
+    let shared = named.is_none() || variable(environment, MPS).is_some();
     let gpus = named.or_else(|| of("CUDA_VISIBLE_DEVICES"))?;
     (!gpus.is_empty()).then(|| GpuChange {
         begins: hook == "Prolog",
@@ -217,7 +221,7 @@ impl Folder {
         // One file that cannot be written does not keep the others from it.
         let results = names.iter().map(|name| {
             // Nobody else has the GPU, so other lines are of jobs whose end was not seen.
-            let before = if change.shared {
+            let before = if change.shared || map.shared {
                 self.read(name)?
             } else {
                 String::new()

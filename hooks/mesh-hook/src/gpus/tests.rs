@@ -77,6 +77,18 @@ fn a_job_is_in_the_files_of_its_gpus_from_its_beginning_to_its_end() {
 #[test]
 fn jobs_that_share_a_gpu_have_a_line_each_and_a_crashed_one_leaves_none() {
     let node = Node::new("");
+    // As configured, or as the environment says.
+    let map = GpuMap {
+        shared: true,
+        ..node.map.clone()
+    };
+    for job in [3, 4] {
+        record(&map, &change(true, job, &[1]), Instant::now() + SOON).unwrap();
+    }
+    node.assert(&[("1", "3\n4\n")]);
+    for job in [3, 4] {
+        node.record(&change(false, job, &[1]));
+    }
     let shared = |begins, job| GpuChange {
         shared: true,
         ..change(begins, job, &[0])
@@ -84,12 +96,12 @@ fn jobs_that_share_a_gpu_have_a_line_each_and_a_crashed_one_leaves_none() {
     for job in [7, 8, 7] {
         node.record(&shared(true, job));
     }
-    node.assert(&[("0", "7\n8\n")]);
+    node.assert(&[("0", "7\n8\n"), ("1", "\n")]);
     node.record(&shared(false, 7));
-    node.assert(&[("0", "8\n")]);
+    node.assert(&[("0", "8\n"), ("1", "\n")]);
     // 8 ends without an Epilog. The next job has the GPU alone.
     node.record(&change(true, 9, &[0]));
-    node.assert(&[("0", "9\n")]);
+    node.assert(&[("0", "9\n"), ("1", "\n")]);
     // A late Epilog of 8 takes nothing from 9.
     node.record(&shared(false, 8));
     assert_eq!(node.files()["0"], "9\n");
@@ -210,6 +222,12 @@ fn the_gpus_are_those_that_slurm_names() {
         gpus("Prolog", &[job, ("CUDA_VISIBLE_DEVICES", "1")]),
         Some((vec![1], true))
     );
+    let mps = [
+        job,
+        ("SLURM_JOB_GPUS", "1"),
+        ("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "20"),
+    ];
+    assert_eq!(gpus("Prolog", &mps), Some((vec![1], true)));
     for pairs in [
         &[job][..],
         &[("SLURM_JOB_GPUS", "1")],

@@ -115,16 +115,11 @@ async fn every_node_labels_the_gpus_of_a_job_while_it_runs() {
 #[tokio::test(flavor = "multi_thread")]
 async fn shared_gpus_mig_devices_and_another_order_are_labelled() {
     let node = Node::start(&["0", "1", "3.7", "3.8"], "0:1,1:0,4:3.7,5:3.8").await;
-    // Shards and MPS: only CUDA's variable.
+    // With MPS.
     let shared = |context: &str, job: u32| {
-        let mut command = node.hook(context, job, "");
-        call(
-            command
-                .env_remove("SLURM_JOB_GPUS")
-                .env("CUDA_VISIBLE_DEVICES", "0")
-                .arg("--send"),
-        )
-        .assert_quiet();
+        let mut command = node.hook(context, job, "0");
+        command.env("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "20");
+        call(command.arg("--send")).assert_quiet();
     };
     shared("prolog_slurmd", 7);
     shared("prolog_slurmd", 8);

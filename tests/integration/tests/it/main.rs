@@ -10,6 +10,7 @@ mod busy;
 mod day;
 mod full_disk;
 mod gaps;
+mod gpus;
 mod hooks;
 mod ids;
 mod killed;

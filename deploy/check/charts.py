@@ -5,6 +5,7 @@ Run by deploy/check/run, with its own Python. Exit status 1 names every fault.
 
 import json
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -90,7 +91,7 @@ def render(values, kubernetes):
 def pods(objects):
     for thing in objects:
         spec = thing.get("spec", {})
-        template = spec.get("jobTemplate", {}).get("spec", spec).get("template")
+        template = thing if thing["kind"] == "Pod" else spec.get("jobTemplate", {}).get("spec", spec).get("template")
         if template and "spec" in template:
             yield f"{thing['kind']} {thing['metadata']['name']}", thing, template
 
@@ -119,7 +120,8 @@ def config(objects):
 
 
 def hook(thing):
-    return "helm.sh/hook" in thing["metadata"].get("annotations", {})
+    """Made before everything else. `helm test` is a hook, too, but comes last."""
+    return "pre-install" in thing["metadata"].get("annotations", {}).get("helm.sh/hook", "")
 
 
 def rules(name, objects):
@@ -173,18 +175,38 @@ def rules(name, objects):
             names = [variable["name"] for variable in container.get("env", [])]
             if len(names) != len(set(names)):
                 fault(where, "a variable is set twice")
-        if thing["kind"] not in ("Job", "CronJob") and not all("livenessProbe" in c and "readinessProbe" in c for c in spec["containers"]):
+        if thing["kind"] not in ("Job", "CronJob", "Pod") and not all("livenessProbe" in c and "readinessProbe" in c for c in spec["containers"]):
             fault(where, "probes are missing")
 
 
 def reachable(name, objects):
-    """The default policy has the port of NATS that the pods are told of."""
-    default = [thing for thing in objects if thing["kind"] == "NetworkPolicy" and thing["metadata"]["name"].endswith("-default")]
-    ports = {port["port"] for policy in default for rule in policy["spec"]["egress"] for port in rule["ports"]}
+    """The policies that select a pod have the ports of what it is told of: NATS, slurmrestd, other services."""
+    policies = [thing["spec"] for thing in objects if thing["kind"] == "NetworkPolicy"]
     for where, _, template in pods(objects):
-        for variable in template["spec"]["containers"][0].get("env", []):
-            if variable["name"] == "MESH_MESH__NATS__URL" and int(variable["value"].rpartition(":")[2]) not in ports:
-                faults.append(f"{name}: {where} cannot reach {variable['value']}: {ports}")
+        labels = template["metadata"]["labels"].items()
+        own = [policy for policy in policies if policy["podSelector"]["matchLabels"].items() <= labels]
+        ports = {port["port"] for policy in own for rule in policy.get("egress", []) for port in rule["ports"]}
+        container = template["spec"]["containers"][0]
+        addresses = [one["value"] for one in container.get("env", []) if one["name"] in ("MESH_MESH__NATS__URL", "MESH_SLURM__REST_URL")]
+        addresses += [argument for argument in container.get("args", []) if "=http" in argument]
+        for address in addresses:
+            port = re.search(r":(\d+)/?$", address)
+            if int(port[1] if port else 443 if "https:" in address else 80) not in ports:
+                faults.append(f"{name}: {where} cannot reach {address}: {ports}")
+
+
+def tested(name, objects):
+    """`helm test` asks every service of the release, with what it needs to trust it."""
+    test, = [thing for thing in objects if thing["kind"] == "Pod"]
+    container, = test["spec"]["containers"]
+    scheme = "https" if any(one["name"] == "MESH_CA_FILE" for one in container["env"]) else "http"
+    ports = [(thing["metadata"]["name"], port["port"]) for thing in objects if thing["kind"] == "Service" for port in thing["spec"]["ports"] if port["name"] == "http"]
+    expected = {f"{scheme}://{service}:{port}" for service, port in ports}
+    asked = {argument.split("=")[-1] for argument in container["args"] if argument.startswith("--service=")}
+    if asked != expected or not asked:
+        faults.append(f"{name}: helm test asks {asked}, but the services are {expected}")
+    if test["metadata"]["annotations"]["helm.sh/hook"] != "test":
+        faults.append(f"{name}: {test['metadata']['name']} is no test")
 
 
 def wired(name, objects):
@@ -285,6 +307,7 @@ def check(path, folder):
         alerts(path.name, objects)
         dashboards(path.name, objects)
         reachable(path.name, objects)
+        tested(path.name, objects)
         wired(path.name, objects)
         known = [thing for thing in objects if not thing["apiVersion"].startswith(CUSTOM)]
         validate(path.name, yaml.safe_dump_all(known), kubernetes)

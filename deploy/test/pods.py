@@ -69,7 +69,9 @@ def volume(workload, name, spec, group):
     if "emptyDir" in spec:
         return None
     if "secret" in spec:
-        projected(folder, made(spec["secret"]["secretName"]), spec["secret"]["defaultMode"], group)
+        files = made(spec["secret"]["secretName"])
+        items = spec["secret"].get("items", [{"key": key, "path": key} for key in files])
+        projected(folder, {item["path"]: files[item["key"]] for item in items}, spec["secret"]["defaultMode"], group)
     elif "persistentVolumeClaim" in spec:  # of a site, the same for all that name it
         folder = options.out / "volumes" / spec["persistentVolumeClaim"]["claimName"]
         folder.mkdir(parents=True, exist_ok=True)
@@ -134,7 +136,7 @@ def service(pod, kind, workload, container, claims=(), replicas=1):
         "volumes": mounts,
         "tmpfs": memory,
         "mem_limit": container["resources"]["limits"]["memory"].removesuffix("i").lower(),
-        "restart": {"Job": "on-failure", "CronJob": "no"}.get(kind, "unless-stopped"),
+        "restart": {"Job": "on-failure", "CronJob": "no", "Pod": "no"}.get(kind, "unless-stopped"),
         "stop_grace_period": f"{pod.get('terminationGracePeriodSeconds', 30)}s",
         "scale": replicas,
         "extra_hosts": ["host.docker.internal:host-gateway", "receiver:host-gateway"],
@@ -189,6 +191,9 @@ for thing in RENDERED:
             one = f"{name}-{container['name']}"
             services[one] = service(pod, kind, one, container) | {"depends_on": waits} | ({"profiles": ["cron"]} if kind == "CronJob" else {})
             waits = {one: {"condition": "service_completed_successfully"}}
+    elif kind == "Pod":  # of `helm test`, run when it is asked for
+        container, = spec["containers"]
+        services[name] = service(spec, kind, name, container) | {"profiles": ["test"]}
     elif kind == "Ingress":
         services["ingress"] = ingress(thing)
 hooks = [f"{thing['metadata']['name']}-{thing['spec']['template']['spec']['containers'][-1]['name']}"

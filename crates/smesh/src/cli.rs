@@ -3,9 +3,11 @@
 mod backup;
 mod budget;
 mod cost;
+mod doctor;
 mod groups;
 mod history;
 mod hooks;
+mod init;
 mod ledger;
 mod nats;
 mod price;
@@ -25,10 +27,12 @@ use slurm_types::JobRef;
 pub use backup::{Backup, BackupCommand, Restore};
 pub use budget::Budget;
 pub use cost::{Cost, CostAttribution, CostBy, CostCommand, CostReport, CostReportFormat};
+pub use doctor::{Doctor, ServiceAddress};
 pub use history::{
     Events, Export, ExportFormat, Filter, JobHistory, Node, NodeCommand, Replay, ReplayStart, Stats,
 };
 pub use hooks::{FlushHooks, HookFiles, Hooks, InstallHooks};
+pub use init::{Init, InitKubernetes, NatsServers};
 pub use ledger::{
     Ledger, LedgerExport, LedgerKey, LedgerMonitor, LedgerResume, LedgerRetain, Verify,
 };
@@ -137,8 +141,7 @@ pub struct Global {
         global = true,
         value_name = "FILE",
         env = "MESH_CA_FILE",
-        hide_env_values = true,
-        requires = "url"
+        hide_env_values = true
     )]
     pub ca_file: Option<PathBuf>,
     /// Cluster name [default: from the configuration]
@@ -233,33 +236,6 @@ pub enum Command {
     /// Write man pages and shell completions of all programs
     #[command(hide = true)]
     Manual(Manual),
-}
-
-/// `smesh init`
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  smesh init                                  writes ./mesh.toml from Slurm's configuration
-  smesh init -o /etc/slurm-mesh/mesh.toml --data-dir /var/lib/slurm-mesh
-
-Also writes price-book.toml (prices of nodes) and identity.toml (identities of users) to the same folder. Edit both. In
-/etc/slurm-mesh also makes hook.toml, a link to the file that `smesh up` writes. Prints what to do next.")]
-pub struct Init {
-    /// slurm.conf to read [default: $SLURM_CONF, else /etc/slurm/slurm.conf]
-    #[arg(long, value_name = "FILE")]
-    pub slurm_conf: Option<PathBuf>,
-    /// Folder for state [default: /var/lib/slurm-mesh]
-    #[arg(long, value_name = "DIR")]
-    pub data_dir: Option<PathBuf>,
-    /// File to write
-    #[arg(short, long, value_name = "FILE", default_value = "mesh.toml")]
-    pub output: PathBuf,
-    /// Overwrite existing files
-    #[arg(long)]
-    pub force: bool,
-    /// Print mesh.toml and what else would be written, and write nothing
-    #[arg(long, conflicts_with = "force")]
-    pub dry_run: bool,
 }
 
 /// `smesh manual`
@@ -383,14 +359,6 @@ pub struct LogLevel {
     #[arg(long, value_name = "SERVICE", conflicts_with_all = ["socket", "url"])]
     pub service: Option<String>,
 }
-
-/// `smesh doctor`
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Run it as root or SlurmUser on the Slurm controller; other users cannot check everything.
-
-Exit status: 0 no problems; 1 something must be fixed.")]
-pub struct Doctor {}
 
 #[cfg(test)]
 mod tests {

@@ -73,7 +73,7 @@ pub async fn run(cli: Cli) -> Result<ExitCode, Error> {
         Command::Backup(args) => backup::backup(global, args).await,
         Command::Restore(args) => Box::pin(backup::restore(global, args)).await,
         Command::LogLevel(args) => log_level::run(global, &args).await,
-        Command::Doctor(_) => doctor::run(global).await,
+        Command::Doctor(args) => doctor::run(global, &args).await,
         Command::Nats(args) => nats::run(global, args).await,
         Command::Hooks(args) => hooks::run(global, args).await,
         Command::Inspect(args) => inspect::run(&args),

@@ -88,27 +88,37 @@ pub fn socket(context: &Context) -> PathBuf {
 /// If no address is known, or the token cannot be read.
 pub fn client(global: &Global) -> Result<Client, Error> {
     if let Some(url) = &global.url {
-        let token = match (&global.token_file, std::env::var("SMESH_TOKEN")) {
-            (Some(file), _) => secret_file::read_of_any_owner(file)
-                .map_err(|source| Error::io("read token", file, source))?,
-            (None, Ok(token)) if !token.trim().is_empty() => token,
-            (None, _) => {
-                return Err(Error::Usage(
-                    "--url needs a token: --token-file FILE, or the token in SMESH_TOKEN".into(),
-                ));
-            }
-        };
-        return Client::new(ApiAddress::tcp(
-            url,
-            token.trim(),
-            global.ca_file.as_deref(),
-        )?);
+        return client_of(global, "--url", url);
+    }
+    if global.ca_file.is_some() {
+        return Err(Error::Usage(
+            "--ca-file is for an address: --url URL is missing".into(),
+        ));
     }
     if let Some(socket) = &global.socket {
         return Client::new(ApiAddress::Unix(socket.clone()));
     }
     let context = load(global, CancellationToken::new())?;
     Client::new(ApiAddress::Unix(socket(&context)))
+}
+
+/// A client of an API over TCP, which an option names.
+///
+/// # Errors
+/// If the address is none, or the token or a certificate cannot be read.
+pub fn client_of(global: &Global, option: &str, url: &str) -> Result<Client, Error> {
+    let token = match (&global.token_file, std::env::var("SMESH_TOKEN")) {
+        (Some(file), _) => secret_file::read_of_any_owner(file)
+            .map_err(|source| Error::io("read token", file, source))?,
+        (None, Ok(token)) if !token.trim().is_empty() => token,
+        (None, _) => {
+            return Err(Error::Usage(format!(
+                "{option} needs a token: --token-file FILE, or the token in SMESH_TOKEN"
+            )));
+        }
+    };
+    let address = ApiAddress::tcp(url, token.trim(), global.ca_file.as_deref())?;
+    Client::new(address)
 }
 
 /// Name of the selected cluster.

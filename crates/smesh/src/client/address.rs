@@ -33,9 +33,7 @@ impl ApiAddress {
             .ok()
             .filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
         let url = parsed.ok_or_else(|| {
-            Error::Usage(format!(
-                "--url {url}: not an address such as https://login1:8686"
-            ))
+            Error::Usage(format!("{url}: not an address such as https://login1:8686"))
         })?;
         Ok(Self::Tcp {
             url,

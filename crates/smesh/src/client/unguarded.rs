@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, RETRY_AFTER};
+use reqwest::tls::TlsInfo;
 use reqwest::{Certificate, Method, Response, redirect};
 use secrecy::ExposeSecret as _;
 use serde_json::Value;
@@ -35,6 +36,8 @@ pub struct Readiness {
     pub notes: BTreeMap<String, String>,
     /// Version of the services, for those who may see details.
     pub version: Option<String>,
+    /// Certificate of the server (DER), over TLS.
+    pub certificate: Option<Vec<u8>>,
 }
 
 /// A document received in parts.
@@ -66,6 +69,7 @@ impl UnguardedClient {
         let builder = reqwest::Client::builder()
             .no_proxy()
             .redirect(redirect::Policy::none())
+            .tls_info(true)
             .connect_timeout(CONNECT_TIMEOUT);
         let builder = match &address {
             ApiAddress::Unix(socket) => builder.unix_socket(socket.as_path()),
@@ -119,6 +123,8 @@ impl UnguardedClient {
     pub async fn readiness(&self) -> Result<Readiness, Error> {
         // A 503 with the list is also a valid answer.
         let response = self.send(Method::GET, "/readyz", &Query::new()).await?;
+        let tls = response.extensions().get::<TlsInfo>();
+        let certificate = tls.and_then(|tls| tls.peer_certificate().map(<[u8]>::to_vec));
         let body = self.body(response).await?;
         let answer: Value =
             serde_json::from_slice(&body).map_err(|error| Error::Answer(error.to_string()))?;
@@ -134,6 +140,7 @@ impl UnguardedClient {
             problems: texts("problems").ok_or_else(none)?,
             notes: texts("notes").unwrap_or_default(),
             version: answer["version"].as_str().map(str::to_owned),
+            certificate,
         })
     }
 

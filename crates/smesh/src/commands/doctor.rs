@@ -1,9 +1,11 @@
-//! `smesh doctor`: checks everything from Slurm's commands to the delivery of a doorbell, and prints what to fix.
+//! `smesh doctor`: checks everything from Slurm's commands to the delivery of a doorbell, and prints what to fix. With `--service` it
+//! checks services at their addresses instead.
 
 mod advice;
 mod certificates;
 mod checks;
 mod hooks;
+mod services;
 mod spank;
 mod storage;
 
@@ -11,7 +13,7 @@ use std::process::ExitCode;
 
 use anstyle::{AnsiColor, Style};
 
-use crate::cli::Global;
+use crate::cli::{Doctor, Global};
 use crate::error::Error;
 use crate::show;
 
@@ -26,6 +28,8 @@ pub enum CheckResult {
     Bad,
     /// Could not be checked.
     Unknown,
+    /// Cannot be checked from here.
+    Skipped,
 }
 
 /// Finding of a check.
@@ -57,8 +61,11 @@ impl Finding {
     }
 }
 
-pub(super) async fn run(global: &Global) -> Result<ExitCode, Error> {
-    let findings = checks::all(global).await;
+pub(super) async fn run(global: &Global, args: &Doctor) -> Result<ExitCode, Error> {
+    let findings = match args.services.as_slice() {
+        [] => checks::all(global).await,
+        addresses => services::all(global, addresses).await?,
+    };
     for finding in &findings {
         if global.json {
             let grade = format!("{:?}", finding.grade).to_lowercase();
@@ -71,6 +78,7 @@ pub(super) async fn run(global: &Global) -> Result<ExitCode, Error> {
                 CheckResult::Warning => ("look", AnsiColor::Yellow),
                 CheckResult::Bad => ("FIX ", AnsiColor::Red),
                 CheckResult::Unknown => ("?   ", AnsiColor::Magenta),
+                CheckResult::Skipped => ("skip", AnsiColor::BrightBlack),
             };
             let mark = show::styled(mark, Style::new().bold().fg_color(Some(colour.into())));
             show::line(format!(

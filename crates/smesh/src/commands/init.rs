@@ -1,4 +1,6 @@
-//! `smesh init`: a commented mesh.toml for this machine.
+//! `smesh init`: a commented mesh.toml for this machine, or what a release of the Helm chart needs.
+
+mod kubernetes;
 
 use std::fs::{self, OpenOptions};
 use std::io::Write as _;
@@ -46,6 +48,9 @@ mode = "max_share"
 "#;
 
 pub(super) fn run(global: &cli::Global, args: &cli::Init) -> Result<ExitCode, Error> {
+    if args.kubernetes {
+        return kubernetes::run(global, args);
+    }
     let path = SlurmConf::find(args.slurm_conf.as_deref())?;
     let conf = SlurmConf::read(&path)?;
     let path = std::path::absolute(&path).map_err(|source| Error::io("find", &path, source))?;
@@ -58,8 +63,8 @@ pub(super) fn run(global: &cli::Global, args: &cli::Init) -> Result<ExitCode, Er
         }
         None => PathBuf::from(DATA_DIR),
     };
-    let output = std::path::absolute(&args.output)
-        .map_err(|source| Error::io("find", &args.output, source))?;
+    let named = args.output.as_deref().unwrap_or(Path::new("mesh.toml"));
+    let output = std::path::absolute(named).map_err(|source| Error::io("find", named, source))?;
     let folder = output.parent().unwrap_or(Path::new("/"));
     let accounting = conf
         .get("AccountingStorageType")
@@ -73,12 +78,12 @@ pub(super) fn run(global: &cli::Global, args: &cli::Init) -> Result<ExitCode, Er
         !conf.nodes.is_empty(),
     );
     // The configuration first: if it may not be replaced, no other file is written.
-    let mut files = vec![(args.output.clone(), text)];
+    let mut files = vec![(named.to_owned(), text)];
     for (name, text) in [
         (PRICE_BOOK, price_book(&conf)),
         (IDENTITY_MAP, IDENTITIES.to_owned()),
     ] {
-        let path = args.output.with_file_name(name);
+        let path = named.with_file_name(name);
         if !path.exists() || args.force {
             files.push((path, text));
         }
@@ -119,7 +124,7 @@ pub(super) fn run(global: &cli::Global, args: &cli::Init) -> Result<ExitCode, Er
         show::line(next_steps(&data_dir, conf.slurm_user()))?;
     } else {
         show::line(steps_without_unit(
-            &args.output,
+            named,
             output == Path::new(SYSTEM_CONFIG),
             &data_dir,
         ))?;

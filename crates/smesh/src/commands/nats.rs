@@ -31,16 +31,27 @@ pub(super) async fn run(global: &Global, args: Nats) -> Result<ExitCode, Error> 
     Ok(ExitCode::SUCCESS)
 }
 
-fn config(global: &Global, args: &NatsConfig) -> Result<(), Error> {
-    let cluster = settings::cluster(global)?;
+/// Files of `smesh nats config`.
+pub(super) struct Written {
+    /// Their folder.
+    pub folder: PathBuf,
+    secrets: Vec<PathBuf>,
+    /// True if there were users of a former version.
+    former: bool,
+}
+
+/// Writes users, rights and secrets of a cluster.
+///
+/// # Errors
+/// If a file cannot be written, or an existing secret cannot be used.
+pub(super) fn write_config(cluster: &str, args: &NatsConfig) -> Result<Written, Error> {
     fs::create_dir_all(&args.output).map_err(|source| Error::io("create", &args.output, source))?;
     let folder =
         fs::canonicalize(&args.output).map_err(|source| Error::io("find", &args.output, source))?;
     let mut users = Users::default();
-    let added = args.add_cluster.iter().filter(|added| **added != cluster);
-    let clusters: Vec<&str> = std::iter::once(&cluster)
-        .chain(added)
-        .map(String::as_str)
+    let added = args.add_cluster.iter().filter(|added| *added != cluster);
+    let clusters: Vec<&str> = std::iter::once(cluster)
+        .chain(added.map(String::as_str))
         .collect();
     for (n, name) in clusters.iter().enumerate() {
         let token = subject::token(name);
@@ -61,6 +72,20 @@ fn config(global: &Global, args: &NatsConfig) -> Result<(), Error> {
     // Private, because it contains the hooks' password.
     write_private(&folder.join("users.conf"), users.as_bytes(), None)?;
     write_private(&folder.join("nats.conf"), server(args).as_bytes(), None)?;
+    Ok(Written {
+        folder,
+        secrets,
+        former,
+    })
+}
+
+fn config(global: &Global, args: &NatsConfig) -> Result<(), Error> {
+    let cluster = settings::cluster(global)?;
+    let Written {
+        folder,
+        secrets,
+        former,
+    } = write_config(&cluster, args)?;
     if former {
         anstream::eprintln!(
             "before a server takes this users.conf, stop it and move its streams: cd {}/jetstream && mv -T '$G' {SERVICES_ACCOUNT}; see docs/guide/nats.md, \"Accounts\"",

@@ -12,6 +12,7 @@ mod documented;
 mod forged;
 mod inspect;
 mod known;
+mod kubernetes;
 mod leaf;
 mod ledger;
 mod memory;

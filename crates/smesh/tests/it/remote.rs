@@ -83,6 +83,33 @@ async fn a_remote_api_is_used_over_tls_if_its_authority_is_trusted() {
         message.contains(&https) && message.contains("certificate"),
         "{message}"
     );
+    // Without an address of an API there is no server to trust.
+    let alone = mesh.run(&["--ca-file", ca_file.to_str().unwrap(), "whoami"]);
+    assert_eq!(alone.status.code(), Some(64), "{}", stderr(&alone));
+    assert!(stderr(&alone).contains("--url"), "{}", stderr(&alone));
+
+    let address = format!("ledger={https}");
+    let doctor = |more: &[&str]| {
+        let fixed = [
+            "doctor",
+            "--service",
+            address.as_str(),
+            "--token-file",
+            token,
+        ];
+        stdout(&mesh.run(&[&fixed[..], more].concat()))
+    };
+    let printed = doctor(&["--ca-file", ca_file.to_str().unwrap()]);
+    let certificate = format!("that of ledger at {https} expires on 4096-01-01");
+    assert!(printed.contains(&certificate), "{printed}");
+    let printed = doctor(&[]);
+    let reason = format!("does not answer at {https}: ");
+    let line = printed.lines().find(|line| line.contains(&reason));
+    assert!(
+        line.is_some_and(|line| line.contains("certificate")),
+        "{printed}"
+    );
+
     let no_certificate = whoami(&https, &["--ca-file", token]);
     let message = stderr(&no_certificate);
     assert_eq!(no_certificate.status.code(), Some(64), "{message}");

@@ -224,7 +224,7 @@ fn a_file_that_others_may_read_is_refused_whichever_option_names_it() {
     }
     assert_eq!(
         options,
-        BTreeSet::from(["secret-file", "token-file"].map(str::to_owned))
+        BTreeSet::from(["secret-file", "slurm-token-file", "token-file"].map(str::to_owned))
     );
     let mesh = mesh_with("", 0o644);
     let add = ["webhooks", "add", "x"];
@@ -242,6 +242,16 @@ fn a_file_that_others_may_read_is_refused_whichever_option_names_it() {
         ]
         .concat(),
         &[&add[..], &["@secret", "--format", "slack"]].concat(),
+        &[
+            &["init", "--kubernetes", "-M", "testbed"][..],
+            &[
+                "--slurmrestd",
+                "http://x:6820",
+                "--slurm-token-file",
+                "secret",
+            ],
+        ]
+        .concat(),
     ] {
         let message = stderr(&mesh.run(arguments));
         assert!(

@@ -67,10 +67,11 @@ capabilities: {drop: [ALL], add: [SETUID, SETGID]}
 {{- else -}}{{ .Values.nats.url }}{{- end -}}
 {{- end -}}
 
-{{/* Environment with settings from the chart; it takes precedence over mesh.toml. Arguments: root, role. */}}
+{{/* Environment with settings from the chart; it takes precedence over mesh.toml. Arguments: root, role (empty: without NATS). */}}
 {{- define "mesh.environment" -}}
 - {name: MESH_CONFIG, value: /etc/slurm-mesh/mesh.toml}
 - {name: MESH_MESH__CLUSTER, value: {{ .root.Values.cluster | quote }}}
+{{- if .role }}
 - {name: MESH_MESH__NATS__URL, value: {{ include "mesh.natsUrl" .root | quote }}}
 - {name: MESH_MESH__NATS__NKEY_FILE, value: /run/secrets/nats/{{ .role }}.seed}
 - {name: MESH_MESH__NATS__PROVISION, value: "false"}
@@ -82,10 +83,30 @@ capabilities: {drop: [ALL], add: [SETUID, SETGID]}
 - {name: MESH_MESH__NATS__CERT_FILE, value: /run/secrets/nats-client/tls.crt}
 - {name: MESH_MESH__NATS__KEY_FILE, value: /run/secrets/nats-client/tls.key}
 {{- end }}
+{{- end }}
+{{- end -}}
+
+{{/* Environment of a pod that asks slurmrestd. Argument: root. */}}
+{{- define "mesh.slurmEnvironment" -}}
+- {name: MESH_SLURM__SOURCE, value: rest}
+- {name: MESH_SLURM__REST_URL, value: {{ .Values.slurm.restUrl | quote }}}
+- {name: MESH_SLURM__REST_USER, value: {{ .Values.slurm.restUser | quote }}}
+- {name: MESH_SLURM__TOKEN_FILE, value: /run/secrets/slurm/{{ .Values.slurm.tokenSecret.key }}}
+{{- end -}}
+
+{{/* Not empty if a service of the release asks slurmrestd. */}}
+{{- define "mesh.asksSlurm" -}}
+{{- if or (get .Values.services "ingest").enabled (get .Values.services "node-watcher").enabled }}yes{{ end -}}
+{{- end -}}
+
+{{/* Not empty if the Secret of the role admin is there. */}}
+{{- define "mesh.hasAdmin" -}}
+{{- if or .Values.provision.enabled .Values.backup.enabled }}yes{{ end -}}
 {{- end -}}
 
 {{- define "mesh.volumeMounts" -}}
 - {name: config, mountPath: /etc/slurm-mesh, readOnly: true}
+{{- if .role }}
 - {name: nats, mountPath: /run/secrets/nats, readOnly: true}
 {{- if .root.Values.nats.caSecret }}
 - {name: nats-ca, mountPath: /run/secrets/nats-ca, readOnly: true}
@@ -93,16 +114,19 @@ capabilities: {drop: [ALL], add: [SETUID, SETGID]}
 {{- if .root.Values.nats.clientSecret }}
 - {name: nats-client, mountPath: /run/secrets/nats-client, readOnly: true}
 {{- end }}
+{{- end }}
 {{- end -}}
 
 {{- define "mesh.volumes" -}}
 - {name: config, configMap: {name: {{ include "mesh.fullname" .root }}}}
+{{- if .role }}
 - {name: nats, secret: {secretName: {{ .root.Values.nats.secretPrefix }}-{{ .role }}, defaultMode: 0440}}
 {{- if .root.Values.nats.caSecret }}
 - {name: nats-ca, secret: {secretName: {{ .root.Values.nats.caSecret }}, defaultMode: 0440}}
 {{- end }}
 {{- if .root.Values.nats.clientSecret }}
 - {name: nats-client, secret: {secretName: {{ .root.Values.nats.clientSecret }}, defaultMode: 0440}}
+{{- end }}
 {{- end }}
 {{- end -}}
 
@@ -116,7 +140,7 @@ capabilities: {drop: [ALL], add: [SETUID, SETGID]}
 {{- $values := .Values -}}
 {{- $names := list $values.api.tokenSecret.name $values.api.tlsSecret $values.nats.caSecret $values.nats.clientSecret -}}
 {{- if $values.nats.embedded }}{{ $names = append $names $values.nats.serverSecret }}{{ end -}}
-{{- if or $values.provision.enabled $values.backup.enabled }}{{ $names = append $names (printf "%s-admin" $values.nats.secretPrefix) }}{{ end -}}
+{{- if include "mesh.hasAdmin" . }}{{ $names = append $names (printf "%s-admin" $values.nats.secretPrefix) }}{{ end -}}
 {{- if $values.migrate.enabled }}{{ $names = append $names $values.migrate.ownerSecret.name }}{{ end -}}
 {{- if $values.ingress.enabled }}{{ $names = append $names $values.ingress.tlsSecret }}{{ end -}}
 {{- if $values.metrics.podMonitor }}{{ $names = append $names $values.metrics.tokenSecret.name }}{{ end -}}

@@ -50,6 +50,22 @@ fn check(key: &str, file: &Path, now: DateTime<Utc>) -> Finding {
         let fix = "PEM is needed, -----BEGIN CERTIFICATE-----";
         return finding(CheckResult::Bad, format!("{name}: not a certificate"), fix);
     };
+    judge(&name, end, now)
+}
+
+/// Checks the certificate (DER) that a server has shown.
+pub(super) fn shown(name: &str, certificate: &[u8]) -> Finding {
+    match not_after(certificate) {
+        Some(end) => judge(name, end, Utc::now()),
+        None => {
+            let found = format!("{name}: the end of its certificate cannot be read");
+            Finding::new("certificates", CheckResult::Unknown, found, "")
+        }
+    }
+}
+
+fn judge(name: &str, end: DateTime<Utc>, now: DateTime<Utc>) -> Finding {
+    let finding = |grade, found: String, fix: &str| Finding::new("certificates", grade, found, fix);
     let day = end.format("%Y-%m-%d %H:%M UTC");
     let renew = "renew it; the new file is used without a restart";
     if end <= now {

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use super::{CheckResult, Finding};
 use super::{advice, certificates, hooks, storage};
 use crate::cli::Global;
-use crate::client::{Query, Readiness};
+use crate::client::{ApiAddress, Query, Readiness, UnguardedClient};
 use crate::settings;
 
 /// A larger clock difference makes times in events misleading. Slurm's times are in whole seconds.
@@ -55,7 +55,7 @@ pub(super) async fn all(global: &Global) -> Vec<Finding> {
     findings
 }
 
-fn configuration(global: &Global, findings: &mut Vec<Finding>) -> Option<Context> {
+pub(super) fn configuration(global: &Global, findings: &mut Vec<Finding>) -> Option<Context> {
     match settings::load(global, CancellationToken::new()) {
         Ok(context) => {
             findings.push(Finding::new(
@@ -83,7 +83,7 @@ fn configuration(global: &Global, findings: &mut Vec<Finding>) -> Option<Context
 }
 
 /// Checks commands, munge, slurmctld, slurmdbd, version and clock. Returns the controller's configuration.
-async fn slurm(
+pub(super) async fn slurm(
     slurm: &Slurm,
     context: Option<&Context>,
     findings: &mut Vec<Finding>,
@@ -165,8 +165,10 @@ async fn slurm(
             return None;
         }
     };
-    let cluster = printed.get("ClusterName").cloned().unwrap_or_default();
-    if let Some(context) = context.filter(|context| context.mesh.cluster != cluster) {
+    // Older slurmrestd do not name it.
+    if let (Some(context), Some(cluster)) = (context, printed.get("ClusterName"))
+        && context.mesh.cluster != *cluster
+    {
         let found = format!(
             "slurm.conf has {cluster:?}, mesh.toml has {:?}",
             context.mesh.cluster
@@ -257,7 +259,7 @@ async fn accounting(
         Ok(_) => findings.push(Finding::new(
             "slurmdbd",
             CheckResult::Good,
-            format!("sacct answers in {} ms", started.elapsed().as_millis()),
+            format!("accounting answers in {} ms", started.elapsed().as_millis()),
             "",
         )),
         Err(error) => findings.push(Finding::new(
@@ -284,26 +286,7 @@ async fn mesh(global: &Global, findings: &mut Vec<Finding>) {
         }
     };
     match client.readiness().await {
-        Ok(Readiness {
-            problems,
-            notes,
-            version,
-        }) => {
-            findings.extend(differing_version(version.as_deref()));
-            if problems.is_empty() {
-                let found = format!("ready at {}", client.address());
-                findings.push(Finding::new("slurm-mesh", CheckResult::Good, found, ""));
-            }
-            for (name, reason) in problems {
-                let fix = advice::not_ready(&name);
-                let found = format!("not ready: {name}: {reason}");
-                findings.push(Finding::new("slurm-mesh", CheckResult::Bad, found, fix));
-            }
-            for (name, text) in notes {
-                let found = format!("{name}: {text}");
-                findings.push(Finding::new("slurm-mesh", CheckResult::Warning, found, ""));
-            }
-        }
+        Ok(readiness) => findings.extend(ready("slurm-mesh", client.address(), readiness)),
         Err(error) => findings.push(Finding::new(
             "slurm-mesh",
             CheckResult::Bad,
@@ -311,19 +294,47 @@ async fn mesh(global: &Global, findings: &mut Vec<Finding>) {
             "start `smesh up`",
         )),
     }
+    findings.push(ledger(&client).await);
+}
+
+/// Findings of an answer about readiness.
+pub(super) fn ready(
+    subject: &'static str,
+    address: &ApiAddress,
+    readiness: Readiness,
+) -> Vec<Finding> {
+    let mut findings = Vec::from_iter(differing_version(readiness.version.as_deref()));
+    if readiness.problems.is_empty() {
+        let found = format!("ready at {address}");
+        findings.push(Finding::new(subject, CheckResult::Good, found, ""));
+    }
+    for (name, reason) in readiness.problems {
+        let fix = advice::not_ready(&name);
+        let found = format!("not ready: {name}: {reason}");
+        findings.push(Finding::new(subject, CheckResult::Bad, found, fix));
+    }
+    for (name, text) in readiness.notes {
+        let found = format!("{name}: {text}");
+        findings.push(Finding::new(subject, CheckResult::Warning, found, ""));
+    }
+    findings
+}
+
+/// Asks the ledger how many entries it has.
+pub(super) async fn ledger(client: &UnguardedClient) -> Finding {
     match client.get("/v1/ledger/head", &Query::new()).await {
-        Ok(head) => findings.push(Finding::new(
+        Ok(head) => Finding::new(
             "ledger",
             CheckResult::Good,
             format!("{} entries", head["seq"]),
             "",
-        )),
-        Err(error) => findings.push(Finding::new(
+        ),
+        Err(error) => Finding::new(
             "ledger",
             CheckResult::Unknown,
             mesh_runtime::error_chain(&error),
             "",
-        )),
+        ),
     }
 }
 

@@ -8,6 +8,7 @@ mod alerts;
 mod away;
 mod busy;
 mod day;
+mod doctor;
 mod full_disk;
 mod gaps;
 mod gpus;

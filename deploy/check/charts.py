@@ -59,6 +59,10 @@ REFUSED = [
     ({"migrate": {"enabled": True, "ownerSecret": {"name": "owner"}}}, "services.ledger.database.kind postgres"),
     ({"migrate": {"enabled": True}}, "migrate.ownerSecret.name: needed"),
     ({"backup": {"enabled": True}}, "backup.claim: needed"),
+    ({"backup": {"enabled": True, "upload": {"image": "rclone"}}}, "backup.upload.command: needed"),
+    ({"services": {"pending-explainer": {"autoscaling": {"keda": {"enabled": True}}}}}, "services.pending-explainer.autoscaling.keda: needs autoscaling.enabled"),
+    ({"services": {"pending-explainer": {"autoscaling": {"enabled": True, "keda": {"enabled": True}}}}}, "autoscaling.keda.prometheus: needed"),
+    ({"services": {"ledger": {"autoscaling": {"keda": {"enabled": True}}}}}, "keda"),
     ({"certManager": {"enabled": True, "issuer": {"name": "site"}}}, "for which certificate"),
     ({"certManager": {"enabled": True}, "api": {"tlsSecret": "tls"}}, "certManager.issuer.name: needed"),
     ({"externalSecrets": {"enabled": True}}, "externalSecrets.store.name: needed"),
@@ -66,7 +70,7 @@ REFUSED = [
     ({"services": {"workflow-trigger": {"submiter": {}}}}, "submiter"),
 ]
 # API groups whose schemas no wheel has.
-CUSTOM = ("monitoring.coreos.com/", "external-secrets.io/", "cert-manager.io/")
+CUSTOM = ("monitoring.coreos.com/", "external-secrets.io/", "cert-manager.io/", "keda.sh/")
 faults = []
 
 
@@ -112,6 +116,7 @@ def used(spec):
             reference = variable.get("valueFrom", {}).get("secretKeyRef")
             if reference:
                 yield "Secret", reference["name"]
+        yield from (("Secret", source["secretRef"]["name"]) for source in container.get("envFrom", []))
 
 
 def config(objects):
@@ -148,6 +153,9 @@ def rules(name, objects):
             fault(where, f"selector {selector} and labels {labels}")
         declared = {volume["name"] for volume in spec.get("volumes", [])}
         declared |= {claim["metadata"]["name"] for claim in thing["spec"].get("volumeClaimTemplates", [])}
+        mounted = {mount["name"] for container in containers(spec) for mount in container.get("volumeMounts", [])}
+        if mounted != declared:
+            fault(where, f"volumes {declared ^ mounted} are declared or mounted alone")
         for container in containers(spec):
             own = container.get("securityContext", {})
             # trigger-submitter becomes other users. Nobody else gains anything.
@@ -159,9 +167,6 @@ def rules(name, objects):
             resources = container.get("resources", {})
             if not resources.get("requests") or "memory" not in resources.get("limits", {}):
                 fault(where, "requests, and a limit of memory, are missing")
-            mounted = {mount["name"] for mount in container.get("volumeMounts", [])}
-            if mounted != declared:
-                fault(where, f"volumes {declared ^ mounted} are declared or mounted alone")
             # The ledger's key is not exchanged while it runs, and has files beside it.
             if any("subPath" in mount and mount["name"] != "checkpoint-key" for mount in container.get("volumeMounts", [])):
                 fault(where, "a subPath is never updated")
@@ -235,11 +240,49 @@ def wired(name, objects):
         if made and missing:
             fault(where, f"no ExternalSecret for {missing}")
     for thing in objects:
-        if thing["kind"] == "HorizontalPodAutoscaler":
+        if thing["kind"] in ("HorizontalPodAutoscaler", "ScaledObject"):
             target = thing["spec"]["scaleTargetRef"]
             deployment = by_name.get((target["kind"], target["name"]))
             if not deployment or "replicas" in deployment["spec"]:
                 fault(target["name"], "is no Deployment, or sets the number of replicas besides its autoscaler")
+
+
+def backed_up(name, objects):
+    """Each database of the three services is in the backup: its URL, or its volume on the same node."""
+
+    def fault(problem):
+        faults.append(f"{name}: backup: {problem}")
+
+    job = next((thing for thing in objects if thing["kind"] == "CronJob"), None)
+    if job is None:
+        return
+    pod = job["spec"]["jobTemplate"]["spec"]["template"]["spec"]
+    container = next(container for container in containers(pod) if container["name"] == "backup")
+    variables = {one["name"]: one for one in container["env"]}
+    claims = {volume["name"]: volume["persistentVolumeClaim"]["claimName"] for volume in pod["volumes"] if "persistentVolumeClaim" in volume}
+    mounts = {mount["mountPath"]: claims.get(mount["name"]) for mount in container["volumeMounts"]}
+    near = [term["labelSelector"]["matchLabels"] for term in pod.get("affinity", {}).get("podAffinity", {}).get("requiredDuringSchedulingIgnoredDuringExecution", [])]
+    for where, thing, template in pods(objects):
+        labels = template["metadata"]["labels"]
+        service = labels["app.kubernetes.io/component"]
+        if thing["kind"] not in ("Deployment", "StatefulSet") or service not in ("ledger", "cost-engine", "webhook-dispatcher"):
+            continue
+        url = variables.get(f"MESH_{service.upper().replace('-', '_')}__DB__URL")
+        if url is None:
+            fault(f"{where} is not in it")
+        elif thing["kind"] == "StatefulSet":
+            existing = [volume["persistentVolumeClaim"]["claimName"] for volume in template["spec"]["volumes"] if volume["name"] == "data"]
+            claim, = existing or [f"data-{thing['metadata']['name']}-0"]
+            folder = url["value"].removeprefix("sqlite:").rpartition("/")[0]
+            if mounts.get(folder) != claim:
+                fault(f"{url['value']} is not on the volume {claim} of {where}")
+            if not any(term.items() <= labels.items() for term in near):
+                fault(f"{where} may be on another node")
+            together = template["spec"]["affinity"]["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"][0]["labelSelector"]["matchLabels"]
+            if not together.items() <= labels.items():
+                fault(f"{where} is not near {together}")
+        elif "secretKeyRef" not in url.get("valueFrom", {}):
+            fault(f"the URL of {where} is no secret")
 
 
 def images(objects):
@@ -308,6 +351,7 @@ def check(path, folder):
         dashboards(path.name, objects)
         reachable(path.name, objects)
         tested(path.name, objects)
+        backed_up(path.name, objects)
         wired(path.name, objects)
         known = [thing for thing in objects if not thing["apiVersion"].startswith(CUSTOM)]
         validate(path.name, yaml.safe_dump_all(known), kubernetes)

@@ -40,6 +40,11 @@ def objects():
 
 
 RENDERED = list(objects())
+# Folders of the volumes that the controller of a StatefulSet makes, by the names of their claims.
+CLAIMS = {
+    f"{claim['metadata']['name']}-{thing['metadata']['name']}-0": f"{thing['metadata']['name']}/{claim['metadata']['name']}"
+    for thing in RENDERED if thing["kind"] == "StatefulSet" for claim in thing["spec"].get("volumeClaimTemplates", [])
+}  # fmt: skip
 CONFIG_MAPS = {thing["metadata"]["name"]: thing["data"] for thing in RENDERED if thing["kind"] == "ConfigMap"}
 
 
@@ -73,7 +78,7 @@ def volume(workload, name, spec, group):
         items = spec["secret"].get("items", [{"key": key, "path": key} for key in files])
         projected(folder, {item["path"]: files[item["key"]] for item in items}, spec["secret"]["defaultMode"], group)
     elif "persistentVolumeClaim" in spec:  # of a site, the same for all that name it
-        folder = options.out / "volumes" / spec["persistentVolumeClaim"]["claimName"]
+        folder = options.out / "volumes" / CLAIMS.get(spec["persistentVolumeClaim"]["claimName"], spec["persistentVolumeClaim"]["claimName"])
         folder.mkdir(parents=True, exist_ok=True)
         os.chown(folder, 0, group)
         folder.chmod(0o2775)
@@ -81,7 +86,7 @@ def volume(workload, name, spec, group):
         name = spec["configMap"]["name"]
         projected(folder, CONFIG_MAPS.get(name) or made(name), 0o644, group)
     else:  # a claim, at its first mount
-        folder.mkdir(parents=True)
+        folder.mkdir(parents=True, exist_ok=True)
         os.chown(folder, 0, group)
         folder.chmod(0o2775)
     return folder

@@ -135,6 +135,19 @@ capabilities: {drop: [ALL], add: [SETUID, SETGID]}
 {{- toYaml (mergeOverwrite (deepCopy .root.Values.serviceDefaults) (get .root.Values.services .name)) -}}
 {{- end -}}
 
+{{/* Services with a database of this kind in the backup, as YAML. Arguments: root, kind. */}}
+{{- define "mesh.backedUp" -}}
+{{- $backup := .root.Values.backup -}}
+{{- $names := list -}}
+{{- if and $backup.enabled $backup.databases -}}
+{{- range $name := list "ledger" "cost-engine" "webhook-dispatcher" -}}
+{{- $service := get $.root.Values.services $name -}}
+{{- if and $service.enabled (eq (include "mesh.database" $service) $.kind) }}{{ $names = append $names $name }}{{ end -}}
+{{- end -}}
+{{- end -}}
+{{- toJson $names -}}
+{{- end -}}
+
 {{/* Names of the Secrets that pods and monitors use, each with a comma. */}}
 {{- define "mesh.secrets" -}}
 {{- $values := .Values -}}
@@ -142,6 +155,7 @@ capabilities: {drop: [ALL], add: [SETUID, SETGID]}
 {{- if $values.nats.embedded }}{{ $names = append $names $values.nats.serverSecret }}{{ end -}}
 {{- if include "mesh.hasAdmin" . }}{{ $names = append $names (printf "%s-admin" $values.nats.secretPrefix) }}{{ end -}}
 {{- if $values.migrate.enabled }}{{ $names = append $names $values.migrate.ownerSecret.name }}{{ end -}}
+{{- if $values.backup.enabled }}{{ $names = append $names $values.backup.upload.existingSecret }}{{ end -}}
 {{- if $values.ingress.enabled }}{{ $names = append $names $values.ingress.tlsSecret }}{{ end -}}
 {{- if $values.metrics.podMonitor }}{{ $names = append $names $values.metrics.tokenSecret.name }}{{ end -}}
 {{- range $name, $service := $values.services }}

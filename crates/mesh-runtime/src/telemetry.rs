@@ -1,7 +1,10 @@
 //! Logs, traces and metrics of a process. Starts first, flushes last.
 
+mod exemplars;
 mod meter;
 mod otlp;
+
+pub use exemplars::ProcessMetrics;
 
 use std::time::Duration;
 
@@ -18,6 +21,7 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{EnvFilter, Layer as _, Registry, fmt, reload};
 
 use crate::config::LogFormat;
+use crate::telemetry::exemplars::{ExemplarRecorder, Exemplars};
 use crate::telemetry::meter::MeterRecorder;
 use crate::telemetry::otlp::OtlpProviders;
 use crate::{BoxError, MeshConfig, TelemetryConfig};
@@ -39,8 +43,8 @@ const SENDERS: [&str; 6] = ["opentelemetry", "tonic", "tower", "h2", "hyper", "r
 /// Telemetry of a process; [`Telemetry::flush`] sends what is buffered.
 pub struct Telemetry {
     providers: OtlpProviders,
-    /// Renders the process's metrics in Prometheus' text format.
-    pub metrics: metrics_exporter_prometheus::PrometheusHandle,
+    /// The process's metrics.
+    pub metrics: ProcessMetrics,
     /// The filter of the logs, which may be changed.
     pub log_filter: LogFilter,
 }
@@ -105,7 +109,13 @@ pub fn init(service: &'static str, config: &TelemetryConfig) -> Result<Telemetry
     let shown = metrics_exporter_prometheus::PrometheusBuilder::new()
         .set_buckets(&DURATION_BUCKETS)?
         .build_recorder();
-    let rendered = shown.handle();
+    let exemplars = Exemplars::default();
+    let rendered = ProcessMetrics::new(shown.handle(), exemplars.clone());
+    // Only exported traces can be looked up.
+    let shown: Box<dyn metrics::Recorder + Send + Sync> = match providers.traces {
+        Some(_) => Box::new(ExemplarRecorder::new(shown, &DURATION_BUCKETS, exemplars)),
+        None => Box::new(shown),
+    };
     match &providers.metrics {
         Some(provider) => {
             let sent = MeterRecorder::new(provider.meter(SCOPE), &DURATION_BUCKETS);
@@ -113,7 +123,7 @@ pub fn init(service: &'static str, config: &TelemetryConfig) -> Result<Telemetry
             metrics::set_global_recorder(both.add_recorder(sent).build())
                 .map_err(|error| error.to_string())?;
         }
-        None => metrics::set_global_recorder(shown)?,
+        None => metrics::set_global_recorder(shown).map_err(|error| error.to_string())?,
     }
     metrics::describe_gauge!(BUILD_INFO, "Always 1; the labels are the running version.");
     metrics::gauge!(BUILD_INFO, "service" => service, "version" => env!("CARGO_PKG_VERSION"))
@@ -130,12 +140,12 @@ const AGGREGATION_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Aggregates the samples of histograms from time to time. Without it they take memory until somebody reads `/metrics`, which perhaps
 /// nobody does. Runs as long as the process.
-pub(crate) async fn aggregate(metrics: metrics_exporter_prometheus::PrometheusHandle) {
+pub(crate) async fn aggregate(metrics: ProcessMetrics) {
     let mut every = tokio::time::interval(AGGREGATION_INTERVAL);
     every.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         every.tick().await;
-        metrics.run_upkeep();
+        metrics.aggregate();
     }
 }
 

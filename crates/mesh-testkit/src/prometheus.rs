@@ -30,6 +30,7 @@ impl Prometheus {
         let child = Command::new("prometheus")
             .current_dir(folder)
             .args(["--config.file=prometheus.yml", "--storage.tsdb.path=tsdb"])
+            .arg("--enable-feature=exemplar-storage")
             .arg(format!("--web.listen-address={address}"))
             .stdout(Stdio::null())
             .stderr(Stdio::null())
@@ -51,16 +52,33 @@ impl Prometheus {
     /// # Panics
     /// If it does not start in time.
     pub async fn query(&self, expr: &str) -> Result<Vec<Value>, String> {
-        let url = format!("http://{}/api/v1/query", self.address);
-        let client = reqwest::Client::new();
-        let answer: Value = wait_for("Prometheus is ready", START_DEADLINE, async || {
-            let request = client.get(&url).query(&[("query", expr)]);
-            request.send().await.ok()?.json().await.ok()
-        })
-        .await;
+        let answer = self.ask("query", &[("query", expr)]).await;
         match &answer["data"]["result"] {
             Value::Array(found) => Ok(found.clone()),
             _ => Err(answer["error"].to_string()),
         }
+    }
+
+    /// The exemplars of a series.
+    ///
+    /// # Panics
+    /// If Prometheus does not start in time.
+    pub async fn exemplars(&self, series: &str) -> Vec<Value> {
+        let times = [("start", "0"), ("end", "9999999999")];
+        let parameters = [&[("query", series)][..], &times].concat();
+        let answer = self.ask("query_exemplars", &parameters).await;
+        let series = answer["data"].as_array().into_iter().flatten();
+        let exemplars = series.filter_map(|series| series["exemplars"].as_array());
+        exemplars.flatten().cloned().collect()
+    }
+
+    async fn ask(&self, path: &str, parameters: &[(&str, &str)]) -> Value {
+        let url = format!("http://{}/api/v1/{path}", self.address);
+        let client = reqwest::Client::new();
+        wait_for("Prometheus is ready", START_DEADLINE, async || {
+            let request = client.get(&url).query(parameters);
+            request.send().await.ok()?.json().await.ok()
+        })
+        .await
     }
 }

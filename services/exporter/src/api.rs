@@ -4,10 +4,10 @@ use std::sync::PoisonError;
 
 use axum::Router;
 use axum::extract::{Path, State};
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
-use mesh_runtime::api::{Caller, Problem};
+use mesh_runtime::api::{Caller, Problem, accepts_openmetrics};
 
 use crate::domain::exposition::Format;
 use crate::refresh::Published;
@@ -49,22 +49,17 @@ async fn page(
             ),
         ));
     };
-    let accepts = |name: header::HeaderName, wanted: &str| {
-        let values = headers.get_all(name);
-        values
-            .iter()
-            .any(|value| value.to_str().is_ok_and(|value| value.contains(wanted)))
-    };
-    let openmetrics = accepts(header::ACCEPT, "application/openmetrics-text");
+    let encodings = headers.get_all(header::ACCEPT_ENCODING);
+    let is_gzip = |value: &HeaderValue| value.to_str().is_ok_and(|value| value.contains("gzip"));
     let (format, body) = match bodies.get(&true) {
-        Some(body) if openmetrics => (Format::OpenMetrics, Some(body)),
+        Some(body) if accepts_openmetrics(&headers) => (Format::OpenMetrics, Some(body)),
         _ => (Format::Text, bodies.get(&false)),
     };
     let Some(body) = body else {
         return Err(Problem::new(StatusCode::NOT_FOUND, "no such page"));
     };
     let content_type = (header::CONTENT_TYPE, format.content_type());
-    Ok(match accepts(header::ACCEPT_ENCODING, "gzip") {
+    Ok(match encodings.iter().any(is_gzip) {
         true => (
             [content_type, (header::CONTENT_ENCODING, "gzip")],
             body.gzip.clone(),

@@ -1,6 +1,7 @@
 //! The rules, pure: what an event adds to which counter, what snapshots say, and how metrics are written.
 
 pub mod counters;
+pub mod exemplars;
 pub mod exposition;
 pub mod fold;
 pub mod gpus;

@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::adapters::store::AllocationSum;
 use crate::domain::counters::Counters;
+use crate::domain::exemplars::Exemplars;
 use crate::domain::exposition::Exposition;
 use crate::domain::gpus::GpuHolder;
 use crate::domain::jobs::Jobs;
@@ -75,6 +76,8 @@ pub struct Inputs {
     pub sources: Vec<Source>,
     /// Counters of the cluster.
     pub counters: Counters,
+    /// Exemplars of the histograms.
+    pub exemplars: Exemplars,
     /// What running jobs hold.
     pub allocations: Vec<AllocationSum>,
     /// Running jobs with GPUs, by job id.

@@ -7,6 +7,7 @@ use mesh_bus::{BatchHandler, Disposition, Message};
 use mesh_runtime::Condition;
 
 use crate::adapters::store::{CountedEvent, Store};
+use crate::domain::exemplars::{Exemplar, SharedExemplars, sampled_trace};
 use crate::domain::increments;
 use crate::error::Error;
 use crate::metrics;
@@ -18,6 +19,10 @@ const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(10);
 
 pub(crate) struct EventCounter {
     pub store: Store,
+    /// Cluster that the pages are about.
+    pub cluster: String,
+    /// Newest exemplars.
+    pub exemplars: SharedExemplars,
     /// Condition: the database accepts writes.
     pub database: Condition,
 }
@@ -26,6 +31,7 @@ impl BatchHandler for EventCounter {
     async fn handle(&self, messages: &[Message]) -> Vec<Disposition> {
         let mut outcomes = vec![Disposition::Ack; messages.len()];
         let mut events = Vec::new();
+        let mut traced = Vec::new();
         let (mut ignored, mut rejected) = (0, 0);
         for (message, outcome) in messages.iter().zip(&mut outcomes) {
             match message.event() {
@@ -34,6 +40,13 @@ impl BatchHandler for EventCounter {
                     if change.is_empty() {
                         ignored += 1;
                         continue;
+                    }
+                    let traceparent = message.header("traceparent").unwrap_or_default();
+                    if let Some(trace_id) = sampled_trace(traceparent)
+                        && event.cluster == self.cluster
+                        && !change.observations.is_empty()
+                    {
+                        traced.push((trace_id.to_owned(), change.observations.clone()));
                     }
                     events.push(CountedEvent {
                         id: event.id,
@@ -51,6 +64,7 @@ impl BatchHandler for EventCounter {
         }
         match self.count(&events).await {
             Ok(counted) => {
+                self.set_exemplars(&traced);
                 self.database.ok();
                 metrics::events("counted", counted as u64);
                 metrics::events("repeated", (events.len() - counted) as u64);
@@ -69,7 +83,26 @@ impl BatchHandler for EventCounter {
     }
 }
 
+/// A trace id, and what was observed within the trace.
+type Traced = (String, Vec<(&'static str, String, i64)>);
+
 impl EventCounter {
+    fn set_exemplars(&self, traced: &[Traced]) {
+        let at = Utc::now();
+        self.exemplars.set(|exemplars| {
+            for (trace_id, observations) in traced {
+                for (buckets, labels, seconds) in observations {
+                    let exemplar = Exemplar {
+                        trace_id: trace_id.clone(),
+                        seconds: *seconds,
+                        at,
+                    };
+                    exemplars.set(buckets, labels, exemplar);
+                }
+            }
+        });
+    }
+
     async fn count(&self, events: &[CountedEvent]) -> Result<usize, Error> {
         if events.is_empty() {
             return Ok(0);

@@ -28,6 +28,7 @@ use tokio_util::sync::CancellationToken;
 
 use adapters::store::Store;
 use config::Config;
+use domain::exemplars::SharedExemplars;
 use error::Error;
 use handlers::EventCounter;
 use refresh::{Published, Refresher};
@@ -87,6 +88,7 @@ impl Service for ExporterService {
             store: store.clone(),
             config,
             cluster: context.mesh.cluster.clone(),
+            exemplars: SharedExemplars::default(),
             published,
             health: pages,
         };
@@ -166,6 +168,8 @@ async fn run(
     }
     let handler = EventCounter {
         store: store.clone(),
+        cluster: refresher.cluster.clone(),
+        exemplars: refresher.exemplars.clone(),
         database,
     };
     let consume = bus.consume_batches(

@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 use crate::adapters::snapshots;
 use crate::adapters::store::Store;
 use crate::config::Config;
+use crate::domain::exemplars::SharedExemplars;
 use crate::domain::exposition::{Exposition, Format};
 use crate::domain::scheduler::Scheduler;
 use crate::error::Error;
@@ -52,6 +53,8 @@ pub struct Refresher {
     pub config: Config,
     /// Slurm's ClusterName.
     pub cluster: String,
+    /// Newest exemplars.
+    pub exemplars: SharedExemplars,
     /// Where the pages go.
     pub published: Published,
     /// Condition: the pages are made.
@@ -143,6 +146,7 @@ impl Refresher {
             scheduler: recent,
             sources,
             counters: self.store.counters(&self.cluster).await?,
+            exemplars: self.exemplars.snapshot(),
             allocations: self.store.allocations(&self.cluster).await?,
             gpu_holders: self.store.gpu_holders(&self.cluster).await?,
             max_series: self.config.max_series,

@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use axum::extract::ConnectInfo;
+use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::IntoResponse as _;
 use axum::routing::get;
 use axum::{Json, Router, middleware};
-use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::net::{TcpListener, UnixListener, UnixStream};
 use tokio_util::sync::CancellationToken;
 
@@ -17,11 +17,12 @@ use super::auth::{authenticate, sees_everything};
 use super::auth_state::AuthState;
 use super::connection_limits::{Clients, Limited, Limits, within_descriptors};
 use super::forwarded_for::TrustedProxies;
+use super::metrics_format::{OPENMETRICS, PROMETHEUS_TEXT, accepts_openmetrics};
 use super::peer::{Peer, unix_peer};
 use super::requests::{ConnectionInfo, Requests, count};
 use super::tls::{ApiStream, Certificate, TlsListener};
 use super::{Caller, Problem, log_filter};
-use crate::telemetry::LogFilter;
+use crate::telemetry::{LogFilter, ProcessMetrics};
 use crate::{ApiConfig, BoxError, Health};
 
 /// The bound listeners.
@@ -100,7 +101,7 @@ pub(crate) async fn serve(
     auth: AuthState,
     routes: Router,
     health: Health,
-    metrics: PrometheusHandle,
+    metrics: ProcessMetrics,
     log_filter: LogFilter,
     shutdown: CancellationToken,
 ) -> Result<(), BoxError> {
@@ -123,7 +124,7 @@ pub(crate) async fn serve(
         )
         .route(
             "/metrics",
-            get(async move |caller: Caller| render(&caller, &metrics)),
+            get(async move |caller: Caller, headers: HeaderMap| render(&caller, &headers, &metrics)),
         )
         .route("/v1/log-filter", log_filter::routes(log_filter))
         .fallback(async || Problem::not_found("no such path here: the service that has it may not run (GET /readyz lists those that do)"))
@@ -156,14 +157,21 @@ pub(crate) async fn serve(
     Ok(())
 }
 
-fn render(caller: &Caller, metrics: &PrometheusHandle) -> Result<String, Problem> {
-    if caller.may_read_metrics() {
-        Ok(metrics.render())
-    } else {
-        Err(Problem::forbidden(
+fn render(
+    caller: &Caller,
+    headers: &HeaderMap,
+    metrics: &ProcessMetrics,
+) -> Result<axum::response::Response, Problem> {
+    if !caller.may_read_metrics() {
+        return Err(Problem::forbidden(
             "metrics require the role admin, auditor or metrics",
-        ))
+        ));
     }
+    let (format, text) = match accepts_openmetrics(headers) {
+        true => (OPENMETRICS, metrics.openmetrics()),
+        false => (PROMETHEUS_TEXT, metrics.text()),
+    };
+    Ok(([(CONTENT_TYPE, format)], text).into_response())
 }
 
 /// Every caller sees which conditions fail. Reasons and notes name hosts, files and consumers, so only privileged callers see them.

@@ -1,5 +1,9 @@
 //! Writes Prometheus' text format 0.0.4 and OpenMetrics 1.0.0.
 
+use mesh_runtime::api::{OPENMETRICS, PROMETHEUS_TEXT};
+
+use super::exemplars::Exemplar;
+
 /// The format of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
@@ -13,8 +17,8 @@ impl Format {
     /// Its media type.
     pub const fn content_type(self) -> &'static str {
         match self {
-            Self::Text => "text/plain; version=0.0.4; charset=utf-8",
-            Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+            Self::Text => PROMETHEUS_TEXT,
+            Self::OpenMetrics => OPENMETRICS,
         }
     }
 }
@@ -86,6 +90,21 @@ impl Exposition {
         number(&mut self.text, value);
         self.text.push('\n');
         self.series += 1;
+    }
+
+    /// Adds an exemplar to the sample before, which is of a bucket. The text format has none.
+    pub fn exemplar(&mut self, exemplar: &Exemplar) {
+        if self.format != Format::OpenMetrics || self.text.pop() != Some('\n') {
+            return;
+        }
+        let Exemplar {
+            trace_id,
+            seconds,
+            at,
+        } = exemplar;
+        let at = at.timestamp();
+        let text = format!(" # {{trace_id=\"{trace_id}\"}} {seconds} {at}\n");
+        self.text.push_str(&text);
     }
 
     /// The page and its number of series.

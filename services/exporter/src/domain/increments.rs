@@ -62,6 +62,8 @@ pub struct Allocation {
 pub struct CountChange {
     /// Amounts to add.
     pub increments: Vec<Increment>,
+    /// What was observed: buckets, labels of the bucket in the stored form, seconds.
+    pub observations: Vec<(&'static str, String, i64)>,
     /// Entity key of the run whose allocation changes, and the new one; `None` if it ended.
     pub allocation: Option<(String, Option<Allocation>)>,
 }
@@ -85,6 +87,8 @@ impl CountChange {
         let bucket = bucket(seconds);
         let with_bucket: Vec<&str> = values.iter().copied().chain([bucket.as_str()]).collect();
         self.add(buckets, &with_bucket, 1);
+        self.observations
+            .push((buckets, labels(&with_bucket), seconds));
         self.add(sum, values, seconds);
     }
 }

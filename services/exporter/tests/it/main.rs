@@ -4,6 +4,7 @@
 
 mod counts;
 mod dashboards;
+mod exemplars;
 mod gpus;
 mod harness;
 mod other_names;

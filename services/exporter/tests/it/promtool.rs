@@ -9,6 +9,7 @@ use exporter::domain::counters::{
     CPU_SECONDS, Counters, ENDS, MEMORY_KIB_SECONDS, STARTED, SUBMITTED, WAIT_BUCKETS, WAIT_SUM,
     labels,
 };
+use exporter::domain::exemplars::Exemplars;
 use exporter::domain::exposition::{Exposition, Format};
 use exporter::domain::gpus::GpuHolder;
 use exporter::domain::jobs::Jobs;
@@ -72,6 +73,7 @@ pub fn inputs(scale: i64) -> Inputs {
             is_up: true,
         }],
         counters,
+        exemplars: Exemplars::default(),
         allocations: vec![AllocationSum {
             partition: "cpu".into(),
             account: "physics".into(),

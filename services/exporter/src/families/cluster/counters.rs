@@ -3,7 +3,7 @@
 use super::{Inputs, Page, float};
 use crate::domain::counters::{
     BOUNDS, COST_MICROS, CPU_SECONDS, ENDS, GPU_SECONDS, MEMORY_KIB_SECONDS, NODE_EVENTS,
-    PREEMPTIONS, STARTED, SUBMITTED,
+    PREEMPTIONS, STARTED, SUBMITTED, labels as stored_labels,
 };
 use crate::domain::exposition::Kind;
 
@@ -88,7 +88,7 @@ pub(super) fn counters(inputs: &Inputs, page: &mut Page<'_>) {
 pub(super) fn histogram(
     inputs: &Inputs,
     page: &mut Page<'_>,
-    [name, buckets, sum]: [&str; 3],
+    [name, buckets, sum]: [&'static str; 3],
     help: &str,
     labels: &[&str],
 ) {
@@ -98,9 +98,14 @@ pub(super) fn histogram(
         let labels: Vec<_> = labels.iter().copied().zip(values).collect();
         let bounds = BOUNDS.iter().map(i64::to_string).chain(["+Inf".to_owned()]);
         for (bound, number) in bounds.zip(numbers) {
+            let stored: Vec<&str> = labels.iter().map(|(_, value)| *value).collect();
+            let stored = stored_labels(&[&stored[..], &[bound.as_str()]].concat());
             let mut labels = labels.clone();
             labels.push(("le", &bound));
             page.sample(&format!("{name}_bucket"), &labels, value(number));
+            if let Some(exemplar) = inputs.exemplars.of(buckets, stored) {
+                page.page.exemplar(exemplar);
+            }
         }
         page.sample(&format!("{name}_sum"), &labels, value(sum));
         let all = numbers.last().copied().unwrap_or_default();

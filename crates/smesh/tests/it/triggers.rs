@@ -25,7 +25,7 @@ fn a_rule_of_somebody_else_needs_its_owner() {
 }
 
 const RULES: &str = "[[rules]]\nname = \"plot\"\non = { types = [\"job.completed\"] }\naction = { submit = \"plot.sh\" }\n";
-const TELL: &str =
+const REPORT: &str =
     "[[rules]]\nname = \"tell\"\non = { manual = true }\naction = { notify = \"hello\" }\n";
 
 #[test]
@@ -57,7 +57,7 @@ fn rules_of_a_file_are_applied_by_their_owner() {
         stdout(output)
     };
     fs::write(mesh.path("plot.sh"), "#!/bin/sh\ntrue\n").unwrap();
-    fs::write(&file, format!("{RULES}{TELL}")).unwrap();
+    fs::write(&file, format!("{RULES}{REPORT}")).unwrap();
     mesh.wait_until("rules are listed", || triggers(&["list"]).status.success());
     assert_eq!(
         done(&apply(&["--dry-run"])),
@@ -95,9 +95,9 @@ fn rules_of_a_file_are_applied_by_their_owner() {
         "unchanged nobody/plot\ndeleted nobody/tell\n"
     );
     // All is checked before anything changes, and each fault is named.
-    let others = TELL.replace("name", "owner = \"alice\"\nname");
+    let others = REPORT.replace("name", "owner = \"alice\"\nname");
     let faulty = "[[rules]]\nname = \"x\"\non = { manual = true }\naction = { cancle = 7 }\n";
-    fs::write(&file, format!("{TELL}{others}{faulty}")).unwrap();
+    fs::write(&file, format!("{REPORT}{others}{faulty}")).unwrap();
     let refused = apply(&[]);
     assert_eq!(refused.status.code(), Some(77), "{refused:?}");
     let words = stderr(&refused);
@@ -119,7 +119,7 @@ fn rules_of_a_file_are_applied_by_their_owner() {
     );
     assert!(!triggers(&["delete", "nobody/plot"]).status.success());
     // An administrator makes rules for the users of trigger-submitter.toml only.
-    let of = |owner: &str| TELL.replace("name", &format!("owner = \"{owner}\"\nname"));
+    let of = |owner: &str| REPORT.replace("name", &format!("owner = \"{owner}\"\nname"));
     for (owner, may) in [("nobody", true), ("daemon", false)] {
         fs::write(&file, of(owner)).unwrap();
         let output = mesh.run(&["triggers", "apply", "rules.toml"]);

@@ -34,7 +34,7 @@ impl Node {
         let map = format!("dcgm:{}", parent.path().join("gpu").display());
         Self {
             map: GpuMap::parse(&map, order).unwrap(),
-            parent: parent,
+            parent,
         }
     }
 

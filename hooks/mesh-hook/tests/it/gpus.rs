@@ -107,7 +107,7 @@ async fn every_node_labels_the_gpus_of_a_job_while_it_runs() {
         .site
         .received()
         .iter()
-        .map(|bell| bell.job_id)
+        .map(|doorbell| doorbell.job_id)
         .collect();
     assert_eq!(rung, [8]);
 }

@@ -31,7 +31,7 @@ pub(super) async fn all(
     if let Some(context) = &context {
         slurm(context, &mut findings).await;
     }
-    let asked = clients.iter().map(|(name, client)| service(*name, client));
+    let asked = clients.iter().map(|(name, client)| service(name, client));
     findings.extend(join_all(asked).await.into_iter().flatten());
     if let Some(context) = &context {
         findings.extend(certificates::all(context));

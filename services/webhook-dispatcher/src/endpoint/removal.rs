@@ -11,6 +11,7 @@ use crate::delivery::lease::Lease;
 use crate::delivery::worker_context::WorkerContext;
 use crate::error::Error;
 use crate::repeat::RETRY_INTERVAL;
+use crate::store::endpoint_rows::EndpointRows;
 
 /// Interval between checks that all outcomes of a removed endpoint are published.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
@@ -36,7 +37,12 @@ async fn try_remove(
 ) -> Result<(), Error> {
     let (store, name) = (&shared.store, &lease.endpoint);
     lease.check()?;
-    let ended = store.end(lease.epoch, name, clock::now(), stop).await?;
+    let rows = EndpointRows {
+        store,
+        endpoint: name,
+        epoch: lease.epoch,
+    };
+    let ended = rows.end(clock::now(), stop).await?;
     if ended > 0 {
         tracing::warn!(
             endpoint = name,

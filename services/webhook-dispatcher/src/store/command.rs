@@ -1,18 +1,14 @@
 //! Writes about deliveries. Each is part of a transaction of the [writer](super::writer).
 
-use chrono::{DateTime, Utc};
 use mesh_db::pool::WriteTransaction;
 use mesh_db::sql;
 use mesh_db::sql::Sql;
-use tokio_util::sync::CancellationToken;
 
 use crate::error::Error;
 use crate::store::Store;
 use crate::store::cursor_rows::{self, CursorRow};
 use crate::store::delivery::Delivery;
-use crate::store::endpoint_rows::EndpointRows;
 use crate::store::outbox;
-use crate::store::retention::piece;
 use crate::store::saves::save;
 
 /// A write.
@@ -127,36 +123,6 @@ impl Store {
     pub async fn report_missed(&self, epoch: i64, report: Delivery) -> Result<(), Error> {
         let command = Command::ReportMissed(Box::new(report));
         self.writer.write(Some(epoch), command).await.map(drop)
-    }
-
-    /// Ends the waiting deliveries of a removed endpoint, in batches, until none is left or it is stopped. Returns
-    /// their number.
-    pub async fn end(
-        &self,
-        epoch: i64,
-        endpoint: &str,
-        now: DateTime<Utc>,
-        stop: &CancellationToken,
-    ) -> Result<u64, Error> {
-        let sql = sql!(
-            "UPDATE deliveries SET state = 'dead', cause = 'removed', error = ltrim(error || ' (the endpoint was removed)'), next_at = NULL, pair = NULL, updated_at = ?",
-            now.timestamp_millis(),
-        );
-        let waits = sql!("endpoint = ? AND state = 'waiting'", endpoint);
-        let sql = piece(sql, "deliveries", waits);
-        let rows = EndpointRows {
-            store: self,
-            endpoint,
-            epoch,
-        };
-        let mut ended = 0;
-        while !stop.is_cancelled() {
-            match rows.change(vec![sql.clone()]).await? {
-                0 => break,
-                some => ended += some,
-            }
-        }
-        Ok(ended)
     }
 
     /// Marks outcomes as published.

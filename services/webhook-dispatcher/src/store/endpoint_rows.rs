@@ -6,10 +6,12 @@ use chrono::{DateTime, Utc};
 use event_message::schedule::MAX_DRIFT;
 use mesh_db::sql;
 use mesh_db::sql::{Row, Sql};
+use tokio_util::sync::CancellationToken;
 
 use crate::error::Error;
 use crate::store::Store;
 use crate::store::delivery::time;
+use crate::store::retention::piece;
 use crate::store::saves::provider_state_statement;
 use crate::store::writer::Command;
 
@@ -183,6 +185,25 @@ impl EndpointRows<'_> {
             pairs,
         );
         self.change(vec![sql]).await
+    }
+
+    /// Ends the waiting deliveries of a removed endpoint, in batches, until none is left or it is stopped. Returns
+    /// their number.
+    pub async fn end(self, now: DateTime<Utc>, stop: &CancellationToken) -> Result<u64, Error> {
+        let sql = sql!(
+            "UPDATE deliveries SET state = 'dead', cause = 'removed', error = ltrim(error || ' (the endpoint was removed)'), next_at = NULL, pair = NULL, updated_at = ?",
+            now.timestamp_millis(),
+        );
+        let waits = sql!("endpoint = ? AND state = 'waiting'", self.endpoint);
+        let sql = piece(sql, "deliveries", waits);
+        let mut ended = 0;
+        while !stop.is_cancelled() {
+            match self.change(vec![sql.clone()]).await? {
+                0 => break,
+                some => ended += some,
+            }
+        }
+        Ok(ended)
     }
 
     /// Makes waiting deliveries due that were scheduled by a clock ahead of this one. Returns their number.

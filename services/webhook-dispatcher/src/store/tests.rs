@@ -180,7 +180,7 @@ async fn work(store: &Store) {
     store.next_redelivery(endpoint).await.unwrap();
     store.with_redeliveries().await.unwrap();
     let stop = CancellationToken::new();
-    store.end(epoch, endpoint, now, &stop).await.unwrap();
+    rows.end(now, &stop).await.unwrap();
     rows.replan(now).await.unwrap();
     store.correct_future(now, &stop).await.unwrap();
     store.forget(now, &stop).await.unwrap();

@@ -5,6 +5,7 @@ use mesh_testkit::wait_until;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use webhook_dispatcher::store::State;
+use webhook_dispatcher::store::endpoint_rows::EndpointRows;
 use webhook_dispatcher::store::endpoint_stats::Counts;
 use webhook_dispatcher::store::endpoints::Activity;
 
@@ -92,7 +93,12 @@ async fn what_a_removed_endpoint_leaves_is_ended_and_erased_while_deliveries_go_
 
     let (store, disable) = (tables.store.clone(), stop.clone());
     let work = tokio::spawn(async move {
-        let ended = store.end(epoch, "one", start(), &disable).await.unwrap();
+        let rows = EndpointRows {
+            store: &store,
+            endpoint: "one",
+            epoch,
+        };
+        let ended = rows.end(start(), &disable).await.unwrap();
         assert_eq!(ended, COUNT);
     });
     store_in_between(&tables, &work, |counts| counts.waiting).await;

@@ -359,20 +359,22 @@ impl Drop for Mesh {
     fn drop(&mut self) {
         self.signal(Signal::KILL);
         // A killed mesh leaves its nats-server running for the next start. Here there is no next start.
-        let conf = self.data_dir().join("private/nats.conf");
-        if is_running(&self.data_dir().join("private/nats.pid"), &conf) {
-            self.signal_nats(Signal::KILL).ok();
+        if let Some(nats) = process_with(&self.data_dir().join("private/nats.conf")) {
+            kill_process(nats, Signal::KILL).ok();
         }
     }
 }
 
-/// True if the process of a pid file runs with that configuration.
-fn is_running(pid: &Path, conf: &Path) -> bool {
-    let Ok(pid) = std::fs::read_to_string(pid) else {
-        return false;
-    };
-    let command = std::fs::read_to_string(format!("/proc/{}/cmdline", pid.trim()));
-    command.is_ok_and(|command| command.contains(&*conf.to_string_lossy()))
+/// The process with this file on its command line. It is found although its own files may be removed already.
+fn process_with(conf: &Path) -> Option<Pid> {
+    let conf = conf.to_string_lossy();
+    let processes = std::fs::read_dir("/proc").ok()?.flatten();
+    let mut pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let pid = pids.find(|pid: &i32| {
+        let command = std::fs::read_to_string(format!("/proc/{pid}/cmdline"));
+        command.is_ok_and(|command| command.contains(&*conf))
+    });
+    pid.and_then(Pid::from_raw)
 }
 
 fn parse(text: &str, description: &str) -> Result<toml::Table, Error> {

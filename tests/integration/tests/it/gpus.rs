@@ -124,8 +124,8 @@ async fn agree(site: &Site, gpus: usize) -> JobsOfGpus {
 }
 
 struct Site {
-    cluster: Cluster,
     mesh: Arc<Mesh>,
+    cluster: Cluster,
     exporters: Vec<DcgmExporter>,
     _folder: TempDir,
 }
